@@ -60,12 +60,8 @@ class Entry:
 def entry_key(found: Sequence[FoundInput], options: Mapping[str, Any], begun_ns: int) -> str | None:
     """Return the name of the entry for inputs as they are now; None if they cannot have one.
 
-    Parameters
-    ----------
-    options
-        All options with which they are read.
-    begun_ns
-        The time, in nanoseconds since 1970, before they were examined.
+    `options` are all options with which they are read. `begun_ns` is the time, in nanoseconds since
+    1970, before they were examined.
     """
     inputs = []
     for each in found:
@@ -182,10 +178,7 @@ def keep_entry(
 def _remove_oldest(root: Path, most_bytes: int) -> None:
     """Remove entries, the least recently used first, until there is room for another one.
 
-    Parameters
-    ----------
-    most_bytes
-        The most bytes of those that stay.
+    `most_bytes` is the most bytes of those that stay.
     """
     by_use = []
     for folder in root.iterdir():

@@ -41,27 +41,15 @@ _STDIN: Final = "-"
 class InputRun:
     """Reads inputs and derives their facts, each when its tables are first wanted.
 
-    Parameters
-    ----------
-    folder
-        The temporary folder.
-    paths
-        As for `list_inputs`; ``-`` is standard input, which is copied to the folder.
-    format, rotated
-        As for `list_inputs`.
-    decode_as, keylog
-        As for `open_input`.
-    cached
-        Whether tables are kept for the next question about the same inputs, and used if they are.
-    watch
-        Shows the progress; a stage without a name is the end of all.
+    `folder` is the temporary folder. `paths`, `format` and `rotated` are those of `list_inputs`,
+    and `decode_as` and `keylog` those of `open_input`. The path ``-`` is standard input, which is
+    copied to the folder. With `cached`, tables are kept for the next question about the same
+    inputs, and used if they are. `watch` shows the progress; a stage without a name is the end of
+    all.
 
-    Attributes
-    ----------
-    notes
-        Notes on inputs so far: damage, bytes that are in no row, records that caps left out.
-    lost
-        Whether files are damaged, or bytes of captures are of unknown format.
+    The attribute `notes` has the notes on inputs so far: damage, bytes that are in no row, records
+    that caps left out. `lost` is whether files are damaged, or bytes of captures are of unknown
+    format.
     """
 
     def __init__(
@@ -93,14 +81,9 @@ class InputRun:
     def files(self, table: str) -> list[str]:
         """Return the Parquet files of a table, after the stages that make it.
 
-        Raises
-        ------
-        SourceError
-            An input cannot be read.
-        UsageError
-            A file named by itself begins like no format; in a folder it is left out, with a note.
-        LakeError
-            The folder cannot be written.
+        A `SourceError` is raised if an input cannot be read; a `UsageError` if a file named by
+        itself begins like no format (in a folder it is left out, with a note); a `LakeError` if the
+        folder cannot be written.
         """
         if self._kept is not None:
             return self._staged(table, self._kept.files.get(table, ()))
@@ -223,10 +206,7 @@ class InputRun:
 def _as_written(text: str, given: Mapping[str, str]) -> str:
     """Return a text that begins with an absolute path, which begins as the user has written it.
 
-    Parameters
-    ----------
-    given
-        The paths as the user has written them, by their absolute form.
+    `given` has the paths as the user has written them, by their absolute form.
     """
     for path, written in given.items():
         if text.startswith(path) and text[len(path) : len(path) + 1] in ("", "/", ":"):

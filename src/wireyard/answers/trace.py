@@ -170,19 +170,9 @@ class Trace:
 def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int) -> Trace:
     """Find the messages with a key, to a destination, or from or to a client.
 
-    Parameters
-    ----------
-    asked
-        A message key, a destination, a topic filter, a client id or an endpoint.
-    verdict
-        Only messages that have a delivery with this verdict; for a client, a delivery to it.
-    limit
-        Number of stories to read.
-
-    Raises
-    ------
-    UsageError
-        There is no such message.
+    `asked` is a message key, a destination, a topic filter, a client id or an endpoint. With a
+    `verdict`, only messages are found that have a delivery with it; for a client, a delivery to it.
+    `limit` is the number of stories to read. A `UsageError` is raised if there is no such message.
     """
     is_filter = not {"+", "#"}.isdisjoint(asked.split("/"))
     topics = filter_pattern(asked) if is_filter else None

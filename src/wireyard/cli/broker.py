@@ -162,10 +162,7 @@ def command(
 def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """Return the context of a server with a certificate, None if there is none.
 
-    Raises
-    ------
-    UsageError, SourceError
-        There is only a key, or a file cannot be read.
+    A `UsageError` is raised if there is only a key, a `SourceError` if a file cannot be read.
     """
     if cert is None:
         if key is not None:

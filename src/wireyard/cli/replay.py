@@ -131,10 +131,7 @@ def send(
 ) -> Played:
     """Play a script to a broker, and say what is done.
 
-    Raises
-    ------
-    UsageError
-        The broker is on another machine, and `yes_to` does not name it.
+    A `UsageError` is raised if the broker is on another machine, and `yes_to` does not name it.
     """
     from wireyard.replay.brokers import running
     from wireyard.replay.player import run
@@ -154,13 +151,7 @@ def send(
 
 
 def check_host(address: Address, yes_to: str | None, about: str) -> None:
-    """Refuse a broker on another machine, unless its host is named.
-
-    Raises
-    ------
-    UsageError
-        It is not named.
-    """
+    """Refuse a broker on another machine with a `UsageError`, unless `yes_to` names its host."""
     if not _is_own(address.host) and yes_to != address.host:
         raise UsageError(f"{address.host} is not this machine; --yes-to {address.host} {about}")
 

@@ -40,12 +40,7 @@ def describe_file(path: str, name: str, run: str) -> DataFile:
     """Return the entry of a Parquet file for the record of a commit.
 
     Rows and checksum come from a hidden file beside it, if its writer has left one (`write_seal`);
-    otherwise the file is read.
-
-    Raises
-    ------
-    LakeError
-        The file does not exist.
+    otherwise the file is read. A `LakeError` is raised if the file does not exist.
     """
     system, inner = filesystem(path)
     try:
@@ -117,14 +112,8 @@ def _seal_path(path: str) -> str:
 class CommitLog:
     """The records in the folder of a lake.
 
-    Parameters
-    ----------
-    url
-        The lake, for error messages.
-    system, folder
-        The file system, and the path of the folder in it.
-    name
-        The same folder as a path or URL.
+    `url` is the lake, for error messages. `folder` is the path of the folder in the file system
+    `system`, and `name` the same folder as a path or URL.
     """
 
     def __init__(self, url: str, system: fs.FileSystem, folder: str, name: str) -> None:
@@ -149,12 +138,8 @@ class CommitLog:
     def read(self, number: int) -> Commit:
         """Return a commit.
 
-        Raises
-        ------
-        LakeError
-            Its record is damaged, or was written by another version of wireyard.
-        FileNotFoundError
-            There is no commit with this number.
+        A `LakeError` is raised if its record is damaged, or was written by another version of
+        wireyard; a `FileNotFoundError` if there is no commit with this number.
         """
         try:
             with _no_collection():
@@ -187,10 +172,7 @@ class CommitLog:
     def newest(self, known: Commit | None = None) -> Commit:
         """Return the newest commit; for an empty log an empty commit with number 0.
 
-        Parameters
-        ----------
-        known
-            A commit that was read before; if it is the newest, it is not read again.
+        `known` is a commit that was read before; if it is the newest, it is not read again.
         """
         numbers = list(self.times())
         if not numbers:
@@ -202,12 +184,8 @@ class CommitLog:
     def newest_whole(self) -> tuple[Commit, list[int]]:
         """Return the newest commit whose record is whole, and the numbers of damaged ones after it.
 
-        The commit is numbered as the newest one, which it stands for.
-
-        Raises
-        ------
-        LakeError
-            No record is whole, or one was written by another version of wireyard.
+        The commit is numbered as the newest one, which it stands for. A `LakeError` is raised if no
+        record is whole, or one was written by another version of wireyard.
         """
         damaged: list[int] = []
         for number in reversed(self.times()):
@@ -224,10 +202,8 @@ class CommitLog:
     def create(self, commit: Commit) -> None:
         """Create the record of a commit, unless its number is taken.
 
-        Raises
-        ------
-        LakeError
-            Another run has committed first, or a name in it is none that a record may have.
+        A `LakeError` is raised if another run has committed first, or a name in it is none that a
+        record may have.
         """
         try:
             record = record_of(commit)

@@ -94,15 +94,8 @@ def captured_streams(
 ) -> Iterator[pa.Table]:
     """Yield columns of the table `streams` for the captured streams of some inputs.
 
-    Parameters
-    ----------
-    paths
-        Files of the table; they may have streams of other inputs too.
-
-    Raises
-    ------
-    LakeDamaged
-        A file is none of the table.
+    `paths` are files of the table; they may have streams of other inputs too. `LakeDamaged` is
+    raised if a file is none of the table.
     """
     from pyarrow import compute as pc  # slow to import
 

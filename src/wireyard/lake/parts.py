@@ -47,15 +47,8 @@ _REPEATS = 4
 class PartFile:
     """Writer of a Parquet file, which is created with the first rows and complete once closed.
 
-    Parameters
-    ----------
-    private
-        Whether only the owner of a local file may read it.
-
-    Raises
-    ------
-    LakeError
-        From any method: the file cannot be written.
+    Only the owner of a local file may read it if it is `private`. Any method raises a `LakeError`
+    if the file cannot be written.
     """
 
     def __init__(self, path: str, schema: pa.Schema, *, private: bool = False) -> None:

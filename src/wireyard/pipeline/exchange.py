@@ -63,11 +63,8 @@ class PartInput(NamedTuple):
 def pass_on(name: str, parts: Iterable[Sequence[pa.Table]], first: int = 0) -> Iterator[Blob]:
     """Yield the blobs for parts that follow each other, from number `first` on.
 
-    Parameters
-    ----------
-    parts
-        The tables for each part, the same number for each. Empty ones are passed on too: they have
-        a schema. Their dictionaries are reduced to the texts of their own rows.
+    Each part has the same number of tables. Empty ones are passed on too: they have a schema. Their
+    dictionaries are reduced to the texts of their own rows.
     """
     for number, tables in enumerate(parts, first):
         pieces = -(-sum(table.nbytes for table in tables) // MOST_BYTES) or 1
@@ -156,10 +153,7 @@ class _Place(NamedTuple):
 class Spill:
     """Blobs in an unnamed file, so that memory need not hold them.
 
-    Raises
-    ------
-    LakeError
-        From any method: the file cannot be written.
+    Any method raises a `LakeError` if the file cannot be written.
     """
 
     def __init__(self) -> None:
@@ -209,12 +203,7 @@ class Spill:
 def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[Any]:
     """Run the tasks of stages in this process, one after the other; yield their results.
 
-    Parameters
-    ----------
-    first
-        The inputs of the first stage.
-    work
-        Its function.
+    `first` are the inputs of the first stage, and `work` is its function.
     """
     with closing(Spill()) as passed:
         yield from _run_each(enumerate(first), work, passed, 0)

@@ -96,10 +96,8 @@ def _of_topic(asked: str, column: str) -> str:
 def with_subqueries(sql: str, *levels: Mapping[str, str]) -> str:
     """Return a query with a subquery for each table that it, or a subquery of it, names.
 
-    Parameters
-    ----------
-    levels
-        Queries by the name of their table; those of a level may name tables of the levels before.
+    `levels` are queries by the name of their table; those of a level may name tables of the levels
+    before.
     """
     used: list[tuple[str, str]] = []
     for level in reversed(levels):

@@ -173,13 +173,7 @@ SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
 
 
 def _questions(width: int) -> dict[str, str]:
-    """Return queries by name.
-
-    Parameters
-    ----------
-    width
-        Width of a time interval, in nanoseconds.
-    """
+    """Return queries by name; `width` is that of a time interval, in nanoseconds."""
     per_format = "\nUNION ALL\n".join(
         f"SELECT '{name}' AS format, captured_ns // {width} * {width} AS from_ns,\n"
         f"       count(*) AS packets, sum(length) AS bytes\n"

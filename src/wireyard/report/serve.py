@@ -44,12 +44,7 @@ _HEADERS: Final = (
 class ReportServer(ThreadingHTTPServer):
     """Serves pages until it is interrupted.
 
-    Parameters
-    ----------
-    build
-        Returns the page of a filter.
-    port
-        The port; 0 for any that is free.
+    `build` returns the page of a filter. `port` is 0 for any that is free.
     """
 
     def __init__(self, build: Callable[[Filter], str], port: int) -> None:
@@ -116,10 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
 def filter_of(query: str) -> Filter:
     """Return the filter in the query of a URL.
 
-    Raises
-    ------
-    ValueError
-        It has other fields, or a time that is none.
+    A `ValueError` is raised if it has other fields, or a time that is none.
     """
     fields = parse_qs(query, strict_parsing=bool(query), max_num_fields=len(_NAMES))
     unknown = fields.keys() - set(_NAMES)

@@ -191,10 +191,8 @@ def _derive(given: PartInput, format: str, protocol: str) -> Iterator[Blob]:
 def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
     """Return the packets of a source in the order of their streams, with rows for missing bytes.
 
-    Parameters
-    ----------
-    streams
-        All streams of the source; if there are none, each stream has missing bytes at its end.
+    `streams` are all streams of the source; if there are none, each stream has missing bytes at its
+    end.
     """
     seen, of_row = each_stream(packets)
     ends = np.zeros(seen.num_rows, np.int64)

@@ -73,14 +73,9 @@ def opened_tables(
 ) -> Iterator[Tables]:
     """Open the tables of inputs or of a lake; print their notes at the end.
 
-    Unless they may be empty, the command ends if no packet was found.
-
-    Raises
-    ------
-    UsageError, SourceError
-        Those of `open_tables`.
-    CannotWrite
-        The temporary folder is full.
+    Unless they may be empty, the command ends if no packet was found. The errors are those of
+    `open_tables`, `UsageError` and `SourceError`, and `CannotWrite` if the temporary folder is
+    full.
     """
     leave_out_pandas()
     from wireyard.answers import open_tables

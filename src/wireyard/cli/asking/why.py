@@ -105,12 +105,8 @@ def command(inputs: tuple[str, ...], limit: int, verbose: bool, out: str, **how:
 class _Text:
     """Writes findings for people.
 
-    Parameters
-    ----------
-    is_terminal
-        Whether lines are cut to its width, and severities have colours.
-    why
-        The command that shows the details of a finding, without its number.
+    On a terminal, lines are cut to its width, and severities have colours. `why` is the command
+    that shows the details of a finding, without its number.
     """
 
     def __init__(self, tables: Tables, is_terminal: bool, why: str) -> None:

@@ -36,25 +36,15 @@ _IN_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class CsvWriter:
-    """Writer of batches of one schema as CSV; at most one batch is in memory.
+    """Writer of batches of one schema as CSV, in UTF-8; at most one batch is in memory.
 
-    Parameters
-    ----------
-    schema
-        The schema of the batches.
-    file
-        The output file; the text is UTF-8.
-    payload
-        Notation of payloads: a key of `PAYLOAD_TEXTS`.
-    payload_bytes
-        Payloads are cut after so many bytes, with a note of how many were cut; None to cut none.
-    times
-        Integer columns that are times since 1970, each with its unit: ``ms`` or ``ns``.
-    spreadsheet
-        Whether to begin the file with a byte order mark, to put an apostrophe before text that a
-        spreadsheet would take for a formula, and to escape characters that change how text looks.
-    terminal
-        Whether the text goes to a terminal, so that control characters are escaped.
+    `payload` is the notation of payloads, a key of `PAYLOAD_TEXTS`. Payloads are cut after
+    `payload_bytes`, with a note of how many bytes were cut; None to cut none. `times` are the
+    integer columns that are times since 1970, each with its unit: ``ms`` or ``ns``.
+
+    For a spreadsheet, the file begins with a byte order mark, text that a spreadsheet would take
+    for a formula gets an apostrophe in front, and characters that change how text looks are
+    escaped. For a terminal, control characters are escaped.
     """
 
     def __init__(

@@ -40,10 +40,7 @@ disturb."""
 def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
     """Return the view of payloads, and the rules by which they are decoded.
 
-    Raises
-    ------
-    UsageError
-        An option is neither a view nor a rule, or there are two views.
+    A `UsageError` is raised if an option is neither a view nor a rule, or there are two views.
     """
     rules = [one for one in given if "=" in one]
     ways = [one for one in given if "=" not in one]

@@ -58,10 +58,7 @@ _PROPERTY_SHAPES: Final = {
 def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
     """Write the selected rows of a reading.
 
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    In mode ``failfast``, the first bad row raises a `DecodeError`.
     """
     selection = reading.selection
     redactor = Redactor(selection.format)
@@ -156,13 +153,8 @@ def _joined(
 ) -> tuple[Bytes, Ints]:
     """Return rows as text, and the offset of each row in it.
 
-    Parameters
-    ----------
-    columns
-        For each column the text before its values, in ASCII, and its cells; None for null in all
-        rows.
-    end
-        The text at the end of a row.
+    `columns` has for each column the text before its values, in ASCII, and its cells; None for null
+    in all rows. `end` is the text at the end of a row.
     """
     between: list[str] = []
     found: list[_Cells] = []
@@ -192,10 +184,7 @@ def _joined(
 def _cells(values: pa.Array, named: Mapping[str, int]) -> _Cells | None:
     """Return the cells of a column; None if all are null.
 
-    Parameters
-    ----------
-    named
-        The shapes of values that have a name, by name.
+    `named` has the shapes of values that have a name, by name.
     """
     kind, rows = values.type, len(values)
     if values.null_count == rows or pa.types.is_struct(kind):
@@ -250,12 +239,7 @@ def _fields(values: pa.Array) -> dict[str, pa.Array]:
 def _typed(labels: pa.Array, values: pa.Array, shapes: Mapping[str, int]) -> _Cells | None:
     """Return the cells of values that are text in the column, and typed in JSON.
 
-    Parameters
-    ----------
-    labels
-        The name or the type of each value.
-    shapes
-        The JSON shapes of values, by label.
+    `labels` are the names or the types of the values; `shapes` has the JSON shapes by label.
     """
     if values.null_count == len(values):
         return None

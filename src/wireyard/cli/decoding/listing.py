@@ -73,16 +73,10 @@ _SHOWN: Final = (
 class PacketList:
     """Prints packets, one a line.
 
-    Parameters
-    ----------
-    console
-        Where; in colour if it is a terminal that has any, and NO_COLOR is not set.
-    verbose
-        Whether each line is followed by all other columns of its packet.
-    limit
-        Print so many packets, of a capture the first by time; None for all.
-    headings
-        Whether the packets of bare streams are printed below their names.
+    The console has colours if it is a terminal that has any, and NO_COLOR is not set. With
+    `verbose`, each line is followed by all other columns of its packet. `limit` is the number of
+    packets to print, of a capture the first by time; None for all. With `headings`, the packets of
+    bare streams are printed below their names.
     """
 
     def __init__(

@@ -130,10 +130,7 @@ _PLACE = ("source", "stream", *_CAPTURED)
 def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
     """Yield the selected rows of one stream in order, with every column.
 
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    In mode ``failfast``, the first bad row raises a `DecodeError`.
     """
     selection, faults = reading.selection, reading.faults[opened.stream]
     request, redact = selection.request, selection.format.secrets.redact

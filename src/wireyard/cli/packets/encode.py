@@ -89,14 +89,9 @@ class _NoRow(SourceError):
 class _Packets:
     """A single-pass iterator over the rows of lines that are packets, each with its format.
 
-    Parameters
-    ----------
-    lines
-        Lines of JSON, each with its number.
-    format_name
-        Format of all rows; if None, each row has a column `format`.
-    skip_faults
-        Whether to leave out rows that are no well-formed packets instead of raising an error.
+    `lines` are lines of JSON, each with its number. `format_name` is the format of all rows; if
+    None, each row has a column `format`. `skip_faults` is whether to leave out rows that are no
+    well-formed packets instead of raising an error.
     """
 
     def __init__(
@@ -263,19 +258,9 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
 
 
 def _row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
-    """Return the row in a JSON object.
+    """Return the row in a JSON object; `columns` are its columns, by their names in the object.
 
-    Parameters
-    ----------
-    values
-        The object.
-    columns
-        The columns of the row, by their names in the object.
-
-    Raises
-    ------
-    EncodeError
-        A name is no column, or a value does not have its column's kind.
+    An `EncodeError` is raised if a name is no column, or a value does not have its column's kind.
     """
     row: Row = {}
     for name, value in values.items():

@@ -173,11 +173,8 @@ _KEPT = (
 def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]]]) -> None:
     """Print the columns for which there is room.
 
-    Parameters
-    ----------
-    rows
-        Returns the cells of all conversations. It is called twice, because the widths of columns
-        depend on all rows, which are not held in memory.
+    `rows` returns the cells of all conversations. It is called twice, because the widths of columns
+    depend on all rows, which are not held in memory.
     """
     from rich.table import Table
     from rich.text import Text

@@ -71,14 +71,8 @@ def run_stage(
 ) -> Outputs:
     """Run a stage over the records of some keys; yield its results, and what it passes on.
 
-    Parameters
-    ----------
-    records
-        The key and the record, key by key, and by order within a key.
-    name, stages
-        The name of the stage, and it and those that it passes records on to.
-    parts
-        Number of parts of each later stage.
+    `records` are pairs of a key and a record, key by key, and by order within a key. `stages` has
+    the stage itself and those that it passes records on to; each of these has `parts` parts.
     """
     outputs = _Outputs(stages, parts, output)
     for _, of_key in groupby(records, key=itemgetter(0)):
@@ -180,15 +174,7 @@ class _Outputs:
 
 
 class _File:
-    """A file of facts.
-
-    Parameters
-    ----------
-    folder
-        Its folder; its name is unique.
-    batch
-        Converts rows to a batch.
-    """
+    """A file of facts with a unique name in `folder`; `batch` converts rows to a batch."""
 
     def __init__(self, folder: str, batch: Callable[[list[Row]], pa.RecordBatch]) -> None:
         self._name = f"part-{uuid4().hex}.parquet"

@@ -93,14 +93,8 @@ def groups_of(
 ) -> list[Group]:
     """Return the inputs with packets of a protocol, grouped by the files that they have in common.
 
-    If several inputs may show the same message, they are one group.
-
-    Parameters
-    ----------
-    files
-        Files with the packets of all inputs, by format.
-    streams
-        Files of the table `streams` of all inputs.
+    If several inputs may show the same message, they are one group. `files` are the files with the
+    packets of all inputs, by format; `streams` their files of the table `streams`.
     """
     # Files of several tables may have the same name.
     paths = {
@@ -203,12 +197,8 @@ def derive_whole(
 ) -> DerivedFiles:
     """Derive all facts of some inputs in this process.
 
-    Parameters
-    ----------
-    files
-        Format and path of the files with their packets.
-    streams
-        Files of the table `streams`.
+    `files` are the format and path of each file with their packets; `streams` their files of the
+    table `streams`.
     """
     opened = [
         PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))
