@@ -286,7 +286,7 @@ class Matched:
     ) -> Topics:
         """Return the context of some topics and wills.
 
-        `divided`: the messages of a topic are divided by payload among several calls.
+        With `divided`, the messages of a topic are divided by payload among several calls.
         """
         matching = {key: subs for key, subs in self.matching.items() if wanted(key)}
         served = {(*one.client[:2], one.served_as) for subs in matching.values() for one in subs}

@@ -289,7 +289,7 @@ def _is_alone(pair: Sequence[Evidence]) -> bool:
 def _lacks_connect(pair: Sequence[Evidence], from_client: bool) -> bool:
     """Return whether the CONNECT of a connection was not captured.
 
-    `from_client`: the first stream is the client's.
+    With `from_client`, the first stream is the client's.
     """
     if any(one.connects for one in pair):
         return False
