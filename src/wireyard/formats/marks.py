@@ -65,12 +65,8 @@ def mark_marshalled(
 ) -> None:
     """Annotate a marshalled property section at `start` of its packet.
 
-    Parameters
-    ----------
-    format, spec
-        For errors and annotations: the format's name, its document.
-    short_objects
-        As in `decode_properties`.
+    `format` and `spec`, the format's name and its document, are for errors and annotations;
+    `short_objects` is as in `decode_properties`.
     """
     stop = start + len(section)
     cursor = section_cursor(section, format, start, spec)

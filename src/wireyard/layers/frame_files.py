@@ -17,10 +17,7 @@ Spans = dict[str, list[tuple[int, str]]]
 class FrameFiles:
     """The files of rotated captures, with the first frame of each.
 
-    Parameters
-    ----------
-    rows
-        Rows of the table ``files``. A source without rows is itself the only file.
+    It is made from rows of the table ``files``. A source without rows is itself the only file.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:

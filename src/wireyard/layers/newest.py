@@ -111,12 +111,8 @@ class NewestRows(NamedTuple):
 class NewestPackets:
     """The newest packets of some inputs, and the rare ones before them.
 
-    No two of the inputs show the same message.
-
-    Parameters
-    ----------
-    most
-        The most packets of an input that are kept besides the rare ones; `MAX_NEWEST` if None.
+    No two of the inputs show the same message. At most `most` packets of an input are kept besides
+    the rare ones, `MAX_NEWEST` if it is None.
     """
 
     def __init__(self, protocol: MessageProtocol, most: int | None = None) -> None:
@@ -148,10 +144,7 @@ class NewestPackets:
     def add(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
         """Add packets of the inputs, with the columns that are needed.
 
-        Parameters
-        ----------
-        old
-            Whether to keep only the rare ones of the packets up to `since_ns`.
+        With `old`, only the rare ones of the packets up to `since_ns` are kept.
         """
         self._add_to_sums(packets.filter(pa.array(self.protocol.is_counted(format, packets))))
         self._add(format, packets, old=old)
@@ -242,10 +235,7 @@ class NewestPackets:
     ) -> NewestPackets:
         """Return the packets of an input from its state, to be joined with those of others.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, AttributeError
-            The state is malformed.
+        A malformed state raises a KeyError, TypeError, ValueError or AttributeError.
         """
         one = cls(protocol)
         one.advance(source, int(values["since_ns"]))
@@ -288,11 +278,7 @@ class NewestPackets:
         """Return the rows of some inputs that follow from the packets here; evict old packets.
 
         All are derived in one call: for few packets it takes about as long as for one input.
-
-        Parameters
-        ----------
-        shown
-            Rows that describe the streams, for `MessageProtocol.derive`.
+        `shown` are rows that describe the streams, for `MessageProtocol.derive`.
         """
         packets = self._packets_of(sources)
         if not packets:
@@ -372,10 +358,7 @@ class NewestPackets:
     def _with_sums(self, sessions: pa.Table, in_gaps: pa.Array) -> pa.Table:
         """Fill the sums of rows of sessions; set columns that a gap may have changed to null.
 
-        Parameters
-        ----------
-        in_gaps
-            The inputs that have gaps.
+        `in_gaps` are the inputs that have gaps.
         """
         names = (sessions[name].cast(pa.string()).to_pylist() for name in ("source", "stream"))
         streams = zip(*names, strict=True)

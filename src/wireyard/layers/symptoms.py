@@ -133,10 +133,7 @@ def of_verdicts(
 def sessions(condition: str, columns: str = "", join: str = "", by: str = "NULL") -> str:
     """Return a query for connections, grouped by client; the last one's last frame is the proof.
 
-    Parameters
-    ----------
-    by
-        A further column that they are grouped by, `said`.
+    `by` is a further column that they are grouped by, `said`.
     """
     return f"""
 SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,

@@ -372,10 +372,8 @@ def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def as_fact_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """Return columns as a part of a table; missing columns are null.
 
-    Parameters
-    ----------
-    columns
-        Arrow arrays, in which text may be dictionary-encoded, or other sequences of values.
+    The columns are Arrow arrays, in which text may be dictionary-encoded, or other sequences of
+    values.
     """
     rows = len(next(iter(columns.values())))
     arrays, fields = [], []
@@ -421,10 +419,7 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
 def packet_keys(streams: Any, offsets: Any) -> Any:
     """Return the keys of the messages or requests in packets, like `Position.key`.
 
-    Parameters
-    ----------
-    streams, offsets
-        Arrow arrays; `streams` may be dictionary-encoded.
+    The columns are Arrow arrays; `streams` may be dictionary-encoded.
     """
     from pyarrow import compute as pc  # slow to import
 

@@ -289,10 +289,7 @@ def _is_alone(pair: Sequence[Evidence]) -> bool:
 def _lacks_connect(pair: Sequence[Evidence], from_client: bool) -> bool:
     """Return whether the CONNECT of a connection was not captured.
 
-    Parameters
-    ----------
-    from_client
-        Whether the first stream is the client's.
+    With `from_client`, the first stream is the client's.
     """
     if any(one.connects for one in pair):
         return False
@@ -308,14 +305,9 @@ def _followed(
 
     That is one that began between the last packet of a connection and the first packet of the next
     one of the same client, because a client id has one connection at a time. Its client id is not
-    known, or is the same and it went to another endpoint, which may be another listener.
-
-    Parameters
-    ----------
-    keys, pairs
-        The key of each connection, and the evidence of its streams.
-    lacking
-        Whether its CONNECT was not captured.
+    known, or is the same and it went to another endpoint, which may be another listener. `keys`,
+    `pairs` and `lacking` have the key of each connection, the evidence of its streams, and whether
+    its CONNECT was not captured.
     """
     unknown: dict[str, list[int]] = {}
     named: dict[str, list[tuple[int, str]]] = {}

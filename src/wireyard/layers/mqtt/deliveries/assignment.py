@@ -260,12 +260,8 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
 
     A broker has to forward a message without RETAIN to a subscription that was there before. Where
     nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
-    With Retain As Published that is right, and the subscription is -1.
-
-    Parameters
-    ----------
-    matching
-        Returns the subscriptions that match a topic.
+    With Retain As Published that is right, and the subscription is -1. `matching` returns the
+    subscriptions that match a topic.
     """
     attempts, expected = g.attempts, g.expected
     is_open = (attempts[:, Delivered.IS_LIVE] == 0) & (attempts[:, Delivered.MAY_BE_LIVE] == 0)
@@ -311,13 +307,9 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     """Find the messages of unexpected attempts where subscriptions may not have been captured.
 
     A client whose subscriptions were not captured is assumed to get a message as often as it was
-    sent. An attempt that is left over is of a message from before the capture.
-
-    Returns
-    -------
-    message_of, open_messages
-        For each attempt the message, -1 without one, `SEVERAL` if it may be of several, or
-        `NO_OLDER` if all subscriptions are known; and the messages that such an attempt may be of.
+    sent. An attempt that is left over is of a message from before the capture. Return for each
+    attempt the message, -1 without one, `SEVERAL` if it may be of several, or `NO_OLDER` if all
+    subscriptions are known; and the messages that such an attempt may be of.
     """
     attempts, expected = g.attempts, g.expected
     message_of = np.full(len(attempts), NO_OLDER, np.int64)

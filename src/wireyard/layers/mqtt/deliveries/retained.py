@@ -127,11 +127,8 @@ class _ExpectedValue(NamedTuple):
 class InitialValues:
     """The retained values that new subscriptions to one topic should get.
 
-    Records come in the order of time.
-
-    Limits
-    ------
-    The subscriptions that match the topic are held, at most `MAX_SUBSCRIPTIONS`.
+    Records come in the order of time. The subscriptions that match the topic are held, at most
+    `MAX_SUBSCRIPTIONS`.
     """
 
     def __init__(self) -> None:
@@ -212,10 +209,7 @@ class InitialValues:
     def judge(self, attempt: Attempt, setter: _Value | None) -> Iterator[Fact]:
         """Yield the rules that the delivery of a value breaks; mark one that came too often.
 
-        Parameters
-        ----------
-        setter
-            The value, if its message was captured.
+        `setter` is the value, if its message was captured.
         """
         name, at = attempt.client.name, attempt.at
         own = self._by_client.get(name, [])
