@@ -68,12 +68,9 @@ class _Hash:
 class Access:
     """Users, and the topic filters that they may read and write.
 
-    Parameters
-    ----------
-    users
-        Hash of the password by user name; None if nobody needs to log in.
-    reads, writes
-        Allowed topic filters by user name; those under None are for everybody. None allows all.
+    `users` has the hash of the password by user name; None if nobody needs to log in. `reads` and
+    `writes` have the allowed topic filters by user name; those under None are for everybody. Where
+    `reads` or `writes` is None, all is allowed.
     """
 
     users: Mapping[str, _Hash] | None = None
@@ -118,10 +115,7 @@ def _allowed(
 def read_users(path: str) -> dict[str, _Hash]:
     """Read a file of users.
 
-    Raises
-    ------
-    UsageError
-        A line is none of a user.
+    A `UsageError` is raised if a line is not that of a user.
     """
     users = {}
     for number, line in _lines(path):
@@ -142,10 +136,7 @@ def read_access(
 ) -> tuple[dict[str | None, list[str]], dict[str | None, list[str]]]:
     """Read a list of access; return the filters to read and those to write by user name.
 
-    Raises
-    ------
-    UsageError
-        A line has another form.
+    A `UsageError` is raised if a line has another form.
     """
     reads: dict[str | None, list[str]] = {}
     writes: dict[str | None, list[str]] = {}

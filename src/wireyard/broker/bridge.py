@@ -109,10 +109,7 @@ class Bridge:
 def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMessage:
     """Return a message of MQTT as one of JMS.
 
-    Raises
-    ------
-    EncodeError
-        It has what no JMS message can have.
+    An `EncodeError` is raised if it has what no JMS message can have.
     """
     given: dict[str, Any] = {}
     user: dict[str, str] = {}
@@ -161,12 +158,8 @@ def _is_property(name: str) -> bool:
 def to_mqtt(message: JmsMessage, topic: str, now_ms: int) -> Message:
     """Return a message of JMS as one of MQTT.
 
-    Raises
-    ------
-    WireError
-        It has what no MQTT message can have, or is damaged.
-    ValueError
-        Its body is of Java alone.
+    A `WireError` is raised if it has what no MQTT message can have, or is damaged; a `ValueError`
+    if its body is of Java alone.
     """
     packet = decode(message.packet)
     kind, body = BODY_KINDS[packet.packet_type], body_value(packet)

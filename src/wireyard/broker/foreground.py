@@ -26,10 +26,7 @@ S = TypeVar("S", bound=_Server)
 def serve(server: S, ready: Callable[[S], None]) -> None:
     """Run a server until SIGINT or SIGTERM, or until it is over; call `ready` once it listens.
 
-    Raises
-    ------
-    SourceError
-        It cannot listen.
+    A `SourceError` is raised if it cannot listen.
     """
     raise_file_limit()
     asyncio.run(_serve(server, ready))

@@ -126,10 +126,8 @@ class Half(ABC, Generic[L]):
     def open_link(self, name: str, tap: Tap | None = None) -> L | None:
         """Return the link of a new connection, which has to log in in time.
 
-        Returns
-        -------
-        link or None
-            None if there are too many; of several in a row, a line says it of the first.
+        None is returned if there are too many; of several refusals in a row, only the first has a
+        line.
         """
         reason = None
         if len(self.links) >= self.settings.max_connections:

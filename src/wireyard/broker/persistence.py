@@ -128,10 +128,7 @@ class Persistence:
     def put_delivery(self, session: Session, delivery: Delivery, is_received: bool = False) -> None:
         """Write a message that waits for a session or is in flight to it.
 
-        Parameters
-        ----------
-        is_received
-            Whether its PUBREC has arrived.
+        `is_received` is whether its PUBREC has arrived.
         """
         message = delivery.message
         if delivery.tag is None:

@@ -55,19 +55,10 @@ def record_into(
 ) -> Recording:
     """Begin a recording in a folder, which is made if it is missing.
 
-    Parameters
-    ----------
-    kind
-        First word of the names of files; the rest is the time at which they begin.
-    max_bytes, max_seconds
-        Size and duration of a file, from which on a new one is written; 0 for no limit.
-    time_ns, say, later
-        As of `Recording`.
-
-    Raises
-    ------
-    OSError
-        The folder or its first file cannot be written.
+    `kind` is the first word of the names of files; the rest is the time at which they begin. A file
+    that has reached `max_bytes` or `max_seconds` is followed by a new one; 0 is no limit.
+    `time_ns`, `say` and `later` are those of `Recording`. An `OSError` is raised if the folder or
+    its first file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -86,19 +77,10 @@ def record_into(
 class Recording:
     """A capture file that is written while connections are open.
 
-    Parameters
-    ----------
-    file
-        Gets whole blocks.
-    time_ns
-        Returns the time of a frame.
-    say
-        Is called with a line if the file cannot be written any more; the recording has ended then.
-    rotation
-        When it goes on in a new file, in which open connections continue; never by default.
-    later
-        Has a function called soon, which makes readers see all that was written until then; by
-        default each write does.
+    `file` gets whole blocks. `time_ns` returns the time of a frame. `say` is called with a line if
+    the file cannot be written any more; the recording has ended then. `rotation` is when it goes on
+    in a new file, in which open connections continue; None for never. `later` has a function called
+    soon, which makes readers see all that was written until then; if it is None, each write does.
     """
 
     def __init__(

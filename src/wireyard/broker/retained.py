@@ -21,10 +21,8 @@ class _Level:
 class Retained:
     """The retained values of a broker.
 
-    Limits
-    ------
-    At most `most` values of `most_bytes` together, of topics of 200 levels. A lookup visits only
-    levels that match.
+    There are at most `most` values, of `most_bytes` together, of topics of at most 200 levels. A
+    lookup visits only levels that match.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -35,10 +33,7 @@ class Retained:
     def set(self, message: Message) -> bool:
         """Make a message the value of its topic, or remove that if the message is empty.
 
-        Returns
-        -------
-        bool
-            False if it is above a limit; the topic then has no value.
+        Return False if it is above a limit; the topic then has no value.
         """
         levels = message.topic.split("/")
         self._remove(levels)

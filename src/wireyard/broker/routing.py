@@ -67,22 +67,10 @@ class _Targets:
 class Router:
     """The subscriptions and messages of a broker.
 
-    Parameters
-    ----------
-    say
-        Is called with one line for each notable cause.
-    kept
-        Where its state outlives the process, if it does.
-
-    Attributes
-    ----------
-    dirty
-        Links with something to send.
-    now
-        The time, which the caller sets.
-    also
-        Is called with each message that is published; returns its reason code for whom else gets
-        it.
+    `say` is called with one line for each notable cause. `kept` is where its state outlives the
+    process, if it does. Links in `dirty` have something to send. The caller sets `now`, the time in
+    seconds since 1970. `also` is called with each message that is published, for receivers
+    elsewhere, and returns its reason code.
     """
 
     def __init__(

@@ -37,10 +37,7 @@ _LOGIN_THREADS: Final = 2
 class Port:
     """A port that a broker listens on, and the core that serves it.
 
-    Attributes
-    ----------
-    address
-        Where it listens, once started.
+    `address` is where to listen and, once started, where it listens.
     """
 
     def __init__(
@@ -55,23 +52,11 @@ class Port:
 class Server:
     """A broker that listens.
 
-    Parameters
-    ----------
-    settings
-        Its behaviour and limits.
-    say
-        Is called with one line for each notable cause.
-    bind, port
-        Address to listen on; port 0 is any that is free.
-    tls
-        Context of a server with its certificate, for TLS.
-    record
-        Folder in which what passes is written to a new capture.
-    store
-        File in which its state outlives the process; in memory if there is none.
-    jmq
-        Port for JMQ clients, on the same address; None for none. It is the port mapper's and the
-        service's; with TLS the service has a port of its own, which the port mapper names.
+    `say` is called with one line for each notable cause. Port 0 is any that is free. `tls` is the
+    context of a server with its certificate. What passes is written to a new capture in the folder
+    `record`. The state outlives the process in the file `store`; without one it is in memory. `jmq`
+    is the port for JMQ clients, on the same address; None for none. It is the port mapper's and the
+    service's; with TLS the service has a port of its own, which the port mapper names.
     """
 
     core: Core
@@ -128,11 +113,8 @@ class Server:
     async def start(self) -> None:
         """Listen.
 
-        Raises
-        ------
-        SourceError
-            The address cannot be bound, the folder for the record cannot be written, or the store
-            cannot be opened or read.
+        A `SourceError` is raised if the address cannot be bound, the folder for the record cannot
+        be written, or the store cannot be opened or read.
         """
         self.loop = asyncio.get_running_loop()
         if self._store is not None:

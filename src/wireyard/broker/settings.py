@@ -19,18 +19,11 @@ whether the client is who it says it is."""
 class JmqLimits:
     """Limits of the JMQ half of a broker, beside those of ``Settings``.
 
-    Parameters
-    ----------
-    max_parts
-        Sessions, consumers, producers, browsers and open transactions of one connection, of each.
-    max_kept
-        Messages of one queue or topic, waiting or held; also those sent in one transaction.
-    max_name
-        Characters of a name.
-    producer_credit, connection_credit
-        Messages that a producer, and a connection, sends until it waits for RESUME_FLOW.
-    shared_prefetch
-        Messages that a consumer of a shared subscription gets in advance.
+    `max_parts` is the number of sessions, consumers, producers, browsers and open transactions of
+    one connection, of each. `max_kept` counts the messages of one queue or topic, waiting or held,
+    and also those sent in one transaction. `max_name` is in characters. A producer sends
+    `producer_credit` messages, and a connection `connection_credit`, until it waits for
+    RESUME_FLOW. A consumer of a shared subscription gets `shared_prefetch` messages in advance.
     """
 
     max_destinations: int = 100_000

@@ -44,12 +44,7 @@ T = TypeVar("T")
 class Table:
     """A table of the store.
 
-    Parameters
-    ----------
-    columns
-        Each as SQL declares it, those of the key first.
-    keys
-        Number of columns of the key.
+    `columns` are as SQL declares them; the first `keys` of them are the key.
     """
 
     name: str
@@ -91,28 +86,11 @@ Changes = dict[Table, dict[Any, Row | None]]
 class Store:
     """The store of a broker.
 
-    Parameters
-    ----------
-    path
-        The file; it is created if there is none.
-    tables
-        All tables that it may have. Those that it does not have are created.
-    say
-        Is called with one line for each notable cause, from the writing thread too.
-
-    Attributes
-    ----------
-    group
-        Number of the open group.
-    committed
-        Number of the last group that is durable.
-    failed
-        Why nothing is committed any more, None as long as it is.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be opened, is in use, or is no store of these tables.
+    The file `path` is created if there is none, and so are those of `tables`, all that it may have.
+    `say` is called with one line for each notable cause, from the writing thread too. `group` is
+    the number of the open group, and `committed` that of the last group that is durable. `failed`
+    is why nothing is committed any more, None as long as it is. A `SourceError` is raised if the
+    file cannot be opened, is in use, or is no store of these tables.
     """
 
     def __init__(
@@ -142,10 +120,7 @@ class Store:
     def read(self, table: Table, make: Callable[..., T]) -> Iterator[T]:
         """Yield what the rows of a table stand for, by key; only before `start`.
 
-        Raises
-        ------
-        SourceError
-            The file is damaged, or a row cannot be: `make` refuses it.
+        A `SourceError` is raised if the file is damaged, or `make` refuses a row.
         """
         key = ", ".join(str(place + 1) for place in range(table.keys))
         row: Row = ()

@@ -40,15 +40,7 @@ def why_unreachable(error: Exception) -> str:
 def parse_address(url: str, scheme: str = "mqtt") -> Address:
     """Return the address that a URL, or a host and a port, stands for.
 
-    Parameters
-    ----------
-    scheme
-        That of a host without one.
-
-    Raises
-    ------
-    UsageError
-        It has another form.
+    `scheme` is that of a host without one. A `UsageError` is raised if the URL has another form.
     """
     parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
     try:

@@ -336,10 +336,7 @@ class Client(Keeper):
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Yield messages as they arrive; each is acknowledged when it is taken.
 
-        Raises
-        ------
-        SourceError
-            There will be no connection any more.
+        A `SourceError` is raised when there will be no connection any more.
         """
         while True:
             while not self._messages:

@@ -213,12 +213,8 @@ class JmqClient(Keeper):
     ) -> Request:
         """Send a request; return its reply. A consumer gets messages from its reply on.
 
-        Raises
-        ------
-        Refused
-            The reply has an error.
-        ConnectionLost
-            There is no connection.
+        A `Refused` is raised if the reply has an error, and a `ConnectionLost` if there is no
+        connection.
         """
         self.check()
         if wire is None or wire.closed.is_set():

@@ -59,10 +59,7 @@ class Consumer:
     async def __aiter__(self) -> AsyncIterator[Received]:
         """Yield messages as they arrive.
 
-        Raises
-        ------
-        SourceError
-            There will be no connection any more.
+        A `SourceError` is raised when there will be no connection any more.
         """
         while True:
             while not self.messages:

@@ -22,14 +22,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 10.0
 class Keeper(ABC):
     """A client that is connected from ``async with`` to the end of its block.
 
-    Parameters
-    ----------
-    tls
-        Context for TLS; that of the address if it is None.
-    reconnect
-        Whether to connect again when the connection is lost.
-    say
-        Is called with a line when the connection is lost or back.
+    `tls` is the context for TLS; if it is None, that of the address. `reconnect` is whether to
+    connect again when the connection is lost. `say` is called with a line when the connection is
+    lost or back.
     """
 
     def __init__(
@@ -102,12 +97,8 @@ class Keeper(ABC):
     async def _connect(self) -> None:
         """Connect once.
 
-        Raises
-        ------
-        ConnectionLost
-            The broker cannot be reached.
-        Refused
-            The broker refuses the client.
+        A `ConnectionLost` is raised if the broker cannot be reached, and a `Refused` if it refuses
+        the client.
         """
         loop = asyncio.get_running_loop()
         self._gone.clear()

@@ -15,14 +15,9 @@ _PINGS_A_KEEP_ALIVE = 2
 class Wire(asyncio.Protocol):
     """A connection; what one pass of the loop makes is written by one call.
 
-    Parameters
-    ----------
-    handle
-        Is called with what happened; returns whether more is to be read for now.
-    lost
-        Is called once it is closed, also if it never was accepted.
-    socket
-        What MQTT is inside of, if it is inside of a WebSocket.
+    `handle` is called with what happened; it returns whether more is to be read for now. `lost` is
+    called once it is closed, also if it never was accepted. `socket` is the WebSocket that MQTT is
+    inside of, if it is inside of one.
     """
 
     def __init__(

@@ -47,16 +47,8 @@ E = TypeVar("E")
 class Channel(ABC, Generic[E]):
     """One side of a connection, apart from what its packets mean.
 
-    Parameters
-    ----------
-    limits
-        What this side accepts.
-    tap
-        Is called with all that passes, without secrets.
-
-    Limits
-    ------
-    Holds one unfinished packet of at most `Limits.max_packet_bytes`, and what one call reads.
+    `limits` are for what this side accepts. `tap` is called with all that passes, without secrets.
+    One unfinished packet of at most `Limits.max_packet_bytes` is held, and what one call reads.
     """
 
     _FORMAT: ClassVar[str]

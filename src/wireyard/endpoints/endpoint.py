@@ -175,10 +175,8 @@ class Endpoint(PacketEndpoint):
     def forward(self, message: Message, retain: bool) -> bool:
         """Send a message at QoS 0 in the form that other receivers were sent.
 
-        Returns
-        -------
-        bool
-            False if there is none that fits this receiver; `send` makes it.
+        Return False, and send nothing, if there is no form that fits this receiver; `send` makes
+        it.
         """
         pieces = message.encoded.get(key_of(self.version == 5, 0, retain))
         if pieces is None or self._most_aliases or len(pieces[0]) > self.peer_max_packet:

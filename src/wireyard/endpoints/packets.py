@@ -123,12 +123,8 @@ class KnownTopics:
 class PacketEndpoint(Channel[Event]):
     """One side of one connection, apart from its flows.
 
-    Parameters
-    ----------
-    limits, tap
-        As of `Channel`.
-    known
-        Topics, which all connections of a process may share.
+    `limits` and `tap` are those of `Channel`. `known` are topics, which all connections of a
+    process may share.
     """
 
     _FORMAT = "mqtt"

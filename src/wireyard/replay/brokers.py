@@ -31,12 +31,8 @@ def is_started(broker: str) -> bool:
 def running(broker: str) -> Iterator[Address]:
     """Yield the address of a broker, which runs, or until the end if a command starts it.
 
-    Raises
-    ------
-    UsageError
-        It has no address of MQTT.
-    SourceError
-        The command starts no broker.
+    A `UsageError` is raised if the address has another form or is that of a WebSocket, and a
+    `SourceError` if the command starts no broker.
     """
     if not is_started(broker):
         address = parse_address(broker)

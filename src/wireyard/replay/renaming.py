@@ -17,12 +17,8 @@ class Renaming:
     """Rules of the form ``OLD=NEW``, or ``OLD/#=NEW/#`` for a topic and all below it.
 
     The first rule that a topic begins with holds. Filters are renamed like topics, also behind
-    ``$share/GROUP/``; one whose first levels are wildcards stays as it is.
-
-    Raises
-    ------
-    UsageError
-        A rule has another form.
+    ``$share/GROUP/``; one whose first levels are wildcards stays as it is. A `UsageError` is raised
+    if a rule has another form.
     """
 
     def __init__(self, rules: Sequence[str] = ()) -> None:

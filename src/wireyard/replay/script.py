@@ -228,14 +228,8 @@ class _Row(NamedTuple):
 def read_script(source: Input, renaming: Renaming = AS_IS) -> Script:
     """Read what the MQTT clients of a capture did, on topics that may be renamed.
 
-    Raises
-    ------
-    UsageError
-        It is no capture, or has no connection to replay.
-
-    Limits
-    ------
-    All packets of the capture are in memory.
+    A `UsageError` is raised if it is no capture, or has no connection to replay. All packets of the
+    capture are in memory.
     """
     if not source.captured:
         raise UsageError(f"{source.name}: is one direction without times; replay needs a capture")
@@ -257,12 +251,9 @@ def read_script(source: Input, renaming: Renaming = AS_IS) -> Script:
 
 
 def read_lake_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Script:
-    """Read what the MQTT clients of a lake did, whose name is for people.
+    """Read what the MQTT clients of a lake did; errors show it by `name`.
 
-    Raises
-    ------
-    UsageError
-        It has no connection to replay, or several with the same ports.
+    A `UsageError` is raised if it has no connection to replay, or several with the same ports.
     """
     if shared := tables.rows(_SHARED_STREAMS):
         raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")

@@ -113,10 +113,7 @@ WHERE c.consumer IS NOT NULL
 def copies(topic: Callable[[str], str]) -> str:
     """Return the query of deliveries, and of messages that were not delivered, of one side.
 
-    Parameters
-    ----------
-    topic
-        Returns the expression of a new name, for that of a topic.
+    `topic` returns the expression of a new name, for that of a topic.
     """
     mqtt = _OF_PROTOCOL.format(
         protocol="mqtt", packets="mqtt", payload="payload", names="",

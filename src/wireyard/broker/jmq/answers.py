@@ -16,16 +16,9 @@ _MAX_TEXT: Final = 300
 class Refusal(Exception):
     """A request is not done.
 
-    Parameters
-    ----------
-    status
-        The status of the reply.
-    text
-        Why, for the reply and for a line behind the client's name.
-    properties
-        Those of the reply besides status and reason.
-    is_notable
-        Whether a line says it.
+    `status` is that of the reply. `text` is the reason, for the reply and for a line behind the
+    client's name; there is a line only if `is_notable`. `properties` are those of the reply besides
+    status and reason.
     """
 
     def __init__(

@@ -78,14 +78,9 @@ class Session:
 class Consumer:
     """A consumer, and the copies that it holds: delivered, and not acknowledged.
 
-    Parameters
-    ----------
-    selector
-        That of a consumer of a queue; subscriptions have their own.
-    size
-        Messages that it takes until it resumes the flow; any number if 0.
-    acknowledges
-        Whether it acknowledges messages.
+    `selector` is that of a consumer of a queue; subscriptions have their own. `size` is the number
+    of messages that it takes until it resumes the flow; 0 for any number. `acknowledges` is whether
+    it acknowledges messages.
     """
 
     __slots__ = (

@@ -40,16 +40,9 @@ _QUOTED: Final = re.compile(r"(?:\$[0-9A-F]{2})+")
 class Copy:
     """A message of one backlog.
 
-    Attributes
-    ----------
-    count
-        How often a consumer has seen it.
-    state
-        That of its delivery in the table `DELIVERY`; empty while it waits.
-    consumer
-        Who holds it, or whom it waits for.
-    refused
-        Selectors that do not match it.
+    `count` is how often a consumer has seen it. `state` is that of its delivery in the table
+    `DELIVERY`; empty while it waits. `consumer` is the one that holds it, or the one that it waits
+    for. The selectors in `refused` do not match it.
     """
 
     __slots__ = ("backlog", "consumer", "count", "message", "refused", "state", "transaction")
@@ -178,10 +171,8 @@ class Backlog:
 class Subscription(Backlog):
     """A subscription of a topic, or of all topics that a name with wildcards matches.
 
-    Parameters
-    ----------
-    key
-        Client id and name of a durable or a shared one; None for that of a single consumer.
+    `key` is the client id and name of a durable or a shared one, and whether it is durable; None
+    for the subscription of a single consumer.
     """
 
     def __init__(
@@ -217,16 +208,9 @@ class Subscription(Backlog):
 class Destination:
     """A queue or a topic.
 
-    Attributes
-    ----------
-    owner
-        The connection of a temporary destination, which alone may consume from it.
-    backlog
-        That of a queue.
-    kept
-        Messages of which there are copies.
-    blocked
-        Producers that wait for room.
+    `owner` is the connection of a temporary destination, which alone may consume from it. Only a
+    queue has a `backlog`. `kept` is the number of messages of which there are copies, or whose
+    delivery time has not come. Producers in `blocked` wait for room.
     """
 
     __slots__ = ("backlog", "blocked", "is_gone", "is_queue", "kept", "name", "owner")

@@ -38,15 +38,7 @@ _CREATE: Final = 34
 
 
 class Parts:
-    """The requests that make and remove parts.
-
-    Parameters
-    ----------
-    router
-        Where messages go.
-    next_id
-        Returns an id that nothing has.
-    """
+    """The requests that make and remove parts; `next_id` returns an id that nothing has."""
 
     def __init__(self, router: Router, next_id: Callable[[], int]) -> None:
         self.router, self.limits, self._next_id = router, router.limits, next_id

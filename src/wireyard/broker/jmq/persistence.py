@@ -75,10 +75,7 @@ class Persistence:
     ) -> None:
         """Write a message behind all others; it has a new number.
 
-        Parameters
-        ----------
-        name
-            That of the topic, if messages of several are counted in one destination.
+        `name` is that of the topic, if messages of several are counted in one destination.
         """
         self.remove_message(message)
         self._last = message.number = self._last + 1

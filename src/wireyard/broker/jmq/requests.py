@@ -26,13 +26,7 @@ _MAX_UIDS: Final = 1000
 
 
 class Requests:
-    """The requests of all connections; those about sessions are done here.
-
-    Parameters
-    ----------
-    router
-        Where messages go.
-    """
+    """The requests of all connections; those about sessions are done here."""
 
     def __init__(self, router: Router) -> None:
         self.router, self.limits = router, router.limits

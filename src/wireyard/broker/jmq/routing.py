@@ -43,23 +43,10 @@ _MOST_TOPICS: Final = 10_000
 class Router:
     """The destinations and messages of a broker.
 
-    Parameters
-    ----------
-    say
-        Is called with one line for each notable cause.
-    at
-        Calls a function at a time, or earlier.
-    kept
-        Where its state outlives the process, if it does.
-
-    Attributes
-    ----------
-    dirty
-        Connections with something to send.
-    now
-        The time, which the caller sets.
-    also
-        Is called with each message to a topic, when it is routed, and the name of the topic.
+    `say` is called with one line for each notable cause. `at` calls a function at a time, or
+    earlier. `kept` is where its state outlives the process, if it does. Connections in `dirty` have
+    something to send. The caller sets `now`, the time in seconds since 1970. `also` is called with
+    each message to a topic, when it is routed, and the name of the topic.
     """
 
     def __init__(
@@ -171,10 +158,7 @@ class Router:
     def publish(self, message: Message, destination: Destination, name: str | None = None) -> int:
         """Pass a message on; return the status for its producer.
 
-        Parameters
-        ----------
-        name
-            That of the topic, if messages of several are counted in one destination.
+        `name` is that of the topic, if messages of several are counted in one destination.
         """
         if not self.has_room(destination, message):
             return FULL
@@ -305,12 +289,8 @@ class Router:
     def give_back(self, copies: Iterable[Copy], *, seen: bool, to: Consumer | None = None) -> None:
         """End deliveries without an acknowledgement; the copies are delivered again.
 
-        Parameters
-        ----------
-        seen
-            Whether the application may have seen them.
-        to
-            The consumer that gets them again, before all others; None for any.
+        `seen` is whether the application may have seen them. The consumer `to` gets them again,
+        before all others; if it is None, any does.
         """
         returned = sorted(copies, key=lambda copy: copy.rank)
         for copy in returned:

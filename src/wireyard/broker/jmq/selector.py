@@ -67,10 +67,7 @@ _TOKEN: Final = re.compile(
 class Selector:
     """A condition on messages; of equal texts there is one, as long as it is in use a lot.
 
-    Raises
-    ------
-    SelectorError
-        Text that is no selector, or one over the limits.
+    A `SelectorError` is raised if the text is no selector, or is over the limits.
     """
 
     def __init__(self, text: str) -> None:

@@ -26,14 +26,9 @@ _JOIN, _RESUME, _FAIL, _START_SCAN = 0x20_0000, 0x800_0000, 0x2000_0000, 0x100_0
 class Transaction:
     """A transaction.
 
-    Attributes
-    ----------
-    sent
-        Messages, which are passed on when it is committed.
-    acknowledged
-        Copies whose acknowledgement counts when it is committed.
-    has_failed
-        Whether something in it was refused, so that it can only be rolled back.
+    When it is committed, the messages in `sent` are passed on, and the acknowledgements of the
+    copies in `acknowledged` count. `has_failed` is whether something in it was refused, so that it
+    can only be rolled back.
     """
 
     __slots__ = (
@@ -70,13 +65,7 @@ class Transaction:
 
 
 class Transactions:
-    """All open transactions of a broker.
-
-    Parameters
-    ----------
-    next_id
-        Returns an id that nothing has.
-    """
+    """All open transactions of a broker; `next_id` returns an id that nothing has."""
 
     def __init__(self, router: Router, next_id: Callable[[], int]) -> None:
         self._router, self._limits, self._next_id = router, router.limits, next_id

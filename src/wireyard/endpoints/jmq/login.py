@@ -38,10 +38,7 @@ def _digest(text: str) -> str:
 def read_login(request: Request) -> Login:
     """Read the body of an AUTHENTICATE.
 
-    Raises
-    ------
-    DecodeError
-        It is no user and password, or no user and digest.
+    A `DecodeError` is raised if it is no user and password, or no user and digest.
     """
     cursor = Cursor(request.body, "jmq", 0, f"{SPEC}, AUTHENTICATE")
     user, secret = cursor.text("user name"), cursor.text("password")

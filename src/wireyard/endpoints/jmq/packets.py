@@ -186,11 +186,8 @@ def _values_of(packet: bytes, items: Row) -> dict[str, Any]:
 def read_packet(packet: bytes, known: Items) -> Message | Request:
     """Read one whole packet.
 
-    Raises
-    ------
-    DecodeError
-        Another version, sections that do not fit, or malformed items or properties; those of a
-        message are not looked at.
+    A `DecodeError` is raised if it has another version, sections that do not fit, or malformed
+    items or properties; the properties of a message are not read.
     """
     header = _HEADER.struct.unpack_from(packet)
     _, version, kind, size, _, _, _, _, _, offset, property_size, _, _, flags, id = header
@@ -226,13 +223,7 @@ def addressed_reply(
     properties: Mapping[str, Any],
     body: bytes = b"",
 ) -> bytes:
-    """Return a packet of the broker that is no message.
-
-    Parameters
-    ----------
-    id
-        The id of the request, 0 for none.
-    """
+    """Return a packet of the broker that is no message; `id` is the request's, 0 for none."""
     if body or len(properties) > 1:
         form = _encoded(packet_type, tuple(properties.items()), body)
     else:
