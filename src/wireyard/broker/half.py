@@ -28,18 +28,9 @@ L = TypeVar("L", bound=_Link)
 class Half(ABC, Generic[L]):
     """The core of a broker for one protocol, without sockets and clocks; its links are its own.
 
-    Parameters
-    ----------
-    settings
-        Its behaviour and limits.
-    say
-        Is called with one line for each notable cause.
-    router
-        Where its messages go.
-    check_login
-        Compares a password; None accepts every login.
-    kept
-        Where its state outlives the process; `restore` continues with what is there.
+    `say` is called with one line for each notable cause. `check_login` compares a password; None
+    accepts every login. `kept` is where the state outlives the process; `restore` continues with
+    what is there.
     """
 
     _UNIDENTIFIED: ClassVar[str]
