@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wireyard.broker.core import Core
-from wireyard.broker.persistence import TABLES, Persistence
+from wireyard.broker.persistence import TABLES
 from wireyard.broker.recording import Recording, Tape
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
@@ -73,8 +73,7 @@ class Simulation:
     def start(self) -> None:
         """Start the broker, with what its store has."""
         self.store = None if self.path is None else Store(str(self.path), TABLES)
-        kept = None if self.store is None else Persistence(self.store)
-        self.core = Core(SETTINGS, self.lines.append, None, kept)
+        self.core = Core(SETTINGS, self.lines.append, None, self.store)
         self.core.tick(self.now)
         if self.store is not None:
             self.core.restore()

@@ -16,12 +16,11 @@ from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
 
-from wireyard.broker.access import CheckLogin
 from wireyard.broker.half import Half
 from wireyard.broker.persistence import Persistence
 from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
-from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.endpoints import (
     Burst,
     Completed,
@@ -65,14 +64,9 @@ class Core(Half[Link]):
     router: Router
     kept: Persistence | None
 
-    def __init__(
-        self,
-        settings: Settings,
-        say: Callable[[str], None],
-        check_login: CheckLogin | None = None,
-        kept: Persistence | None = None,
-    ) -> None:
-        super().__init__(settings, say, Router(settings, say, kept), check_login, kept)
+    def _set_up(self, store: Store | None) -> None:
+        self.kept = None if store is None else Persistence(store)
+        self.router = Router(self.settings, self.say, self.kept)
         self._known = KnownTopics()
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
