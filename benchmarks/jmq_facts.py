@@ -101,7 +101,6 @@ def derive(clock: Clock, packets: pa.Table) -> dict[str, pa.Table]:
     records = after.sendings, after.deliveries, first.relays
     joined = clock("messages", lambda: columns.join_messages(*records))
     replies, _ = clock("conversations", lambda: columns.match_replies(joined.messages))
-    gaps = clock("numbers", lambda: columns.find_gaps(first.runs))
     hops = clock("hops", lambda: columns.order_hops(*records))
     marks = clock("marks of messages", lambda: columns.stand_for_messages(*records))
     return {
@@ -112,7 +111,6 @@ def derive(clock: Clock, packets: pa.Table) -> dict[str, pa.Table]:
         "conversations": replies,
         "sessions": first.facts["sessions"],
         "violations": first.facts["violations"],
-        "gaps": gaps,
         "messages": marks,
     }
 

@@ -48,8 +48,8 @@ them, so it is unknown which of the messages with the verdict `left` were read. 
 in the middle of a connection, nothing that is unknown counts as a violation.
 
 What is concluded is in the [rules of facts](#rules-of-facts), each with a number: where packets are
-missing (J-6, J-8, J-9, J-36, J-40, J-41), of replies and packets that are sent again (J-16, J-33,
-J-37, J-39), of numbers (J-27 to J-29). In `sessions`, the counts of messages in flight and of
+missing (J-6, J-8, J-9, J-28, J-36, J-40), of replies and packets that are sent again (J-16, J-33,
+J-37, J-39), of numbers (J-27, J-29). In `sessions`, the counts of messages in flight and of
 pauses are null where packets are missing.
 
 The diagrams show allowed transitions that change something. A capture may begin in any state.
@@ -61,7 +61,7 @@ Rules J-4, J-8, J-11, J-12, J-38.
 _DELIVERY = """
 An acknowledged delivery waits for the broker's reply, if the client asked for one. Acknowledging a
 message that the consumer does not hold breaks the rule `acknowledged_nothing`.
-Rules J-5, J-9, J-13, J-19 to J-24, J-32, J-41.
+Rules J-5, J-9, J-13, J-19 to J-24, J-28, J-32.
 """
 _TRANSACTION = """
 A transaction that was begun elsewhere, or before the capture, is first seen in the middle. An XA

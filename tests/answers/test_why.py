@@ -213,15 +213,16 @@ def test_a_line_for_each_finding_and_details_on_request() -> None:
     assert "\033" not in details
 
 
-@pytest.mark.parametrize("quiet", ["", "1"])
+@pytest.mark.parametrize(("quiet", "term"), [("", "xterm"), ("1", "xterm"), ("", "dumb")])
 def test_severities_have_colours_on_a_terminal_only(
-    quiet: str, monkeypatch: pytest.MonkeyPatch
+    quiet: str, term: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wireyard.cli.asking.why.to_terminal", lambda _: True)
     monkeypatch.setenv("NO_COLOR", quiet)
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLUMNS", "70")
     shown = why(ROOT / "examples" / "traffic.pcap").stdout
-    assert ("\033[31m" in shown) == (not quiet)
+    assert ("\033[31m" in shown) == (not quiet and term == "xterm")
     plain = re.sub(r"\033\[[0-9;]*m", "", shown)
     assert max(map(len, plain.splitlines()[:-1])) == 70
 
@@ -329,6 +330,23 @@ def test_a_link_is_enough_to_name_a_broker(tmp_path: Path) -> None:
     only("cluster-relay_unanswered", lambda _, *ends: {*ends} <= {ONE, TWO}, path)
     (one,) = findings(path)
     assert (one["symptom"], one["count"], one["client"]) == ("relay_unanswered", 3, None)
+
+
+@pytest.mark.parametrize("name", ["healthy", "not_routed", "relay_unanswered"])
+@pytest.mark.parametrize("with_links", [False, True])
+def test_one_side_of_a_cluster_does_not_lack_consumers(
+    name: str, with_links: bool, tmp_path: Path
+) -> None:
+    """Its messages may have a consumer at the other broker, announced on a link or not seen."""
+    path = tmp_path / "in.pcap"
+    ends_of_link = {ONE, TWO}
+    only(
+        f"cluster-{name}",
+        lambda _, *ends: ONE in ends and (with_links or {*ends} != ends_of_link),
+        path,
+    )
+    known = {"relay_unanswered"} if name == "relay_unanswered" and with_links else set()
+    assert {one["symptom"] for one in findings(path)} == known
 
 
 # --- symptoms without a recording of their own ----------------------------------------------

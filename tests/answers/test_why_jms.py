@@ -263,18 +263,21 @@ class Scene:
         talk.now_ms = max(one.now_ms for one in self.talks)
         return talk
 
-    def join(self, **values: Any) -> None:
+    def join(self, client_id: str | None = None, **values: Any) -> None:
         number = len(self.talks)
         self.talks.append(Talk(client=(f"10.0.1.{number}", 50000 + number)))
-        self.on(number).login().consumer(number, **{**QUEUE, **values})
+        self.on(number).login()
+        if client_id is not None:
+            self.talks[number].request("SET_CLIENTID", JMQClientID=client_id)
+        self.talks[number].consumer(number, **{**QUEUE, **values})
         self.talks[number].tell("START")
 
     def send(self, by: int = 0, count: int = 3, **values: Any) -> None:
         self.sent = send(self.on(by), count, **values)
 
-    def hold(self, by: int) -> list[Row]:
+    def hold(self, by: int, **values: Any) -> list[Row]:
         reader = self.on(by)
-        return [reader.deliver(message, by) for message in self.sent]
+        return [reader.deliver(message, by, **values) for message in self.sent]
 
     def take(self, by: int, **values: Any) -> None:
         for row in self.hold(by):
@@ -282,6 +285,12 @@ class Scene:
 
     def close(self, by: int) -> None:
         close(self.on(by), by)
+
+    def destroy(self, by: int) -> None:
+        self.on(by).request("DESTROY_SESSION", JMQSessionID=70)
+
+    def ping(self, by: int) -> None:
+        self.on(by).packet("PING", False, flags="A", consumer_id=55)
 
     def lose(self, by: int) -> None:
         """Let a packet of the broker be missing, behind which others come."""
@@ -310,7 +319,10 @@ COMMIT, ROLL_BACK = (
     ("over", {"how": "COMMIT"}),
     ("over", {"how": "ROLLBACK", "reply": "ROLLBACK_REPLY"}),
 )
-CLOSE, HOLD, TAKE, LOSE = ((name, {"by": 1}) for name in ("close", "hold", "take", "lose"))
+CLOSE, HOLD, TAKE, LOSE, DESTROY, PING = (
+    (name, {"by": 1}) for name in ("close", "hold", "take", "lose", "destroy", "ping")
+)
+NIGHT = TOPIC | DURABLE
 SISTERS: dict[str, tuple[list[Step], dict[str, int]]] = {
     "who consumed once and left does not consume": (
         [JOIN, SEND, TAKE, CLOSE, ("send", {"count": 5})], {"no_consumer": 5},
@@ -348,6 +360,23 @@ SISTERS: dict[str, tuple[list[Step], dict[str, int]]] = {
     ),
     "an heir takes it": ([JOIN, JOIN, SEND, HOLD, CLOSE, ("take", {"by": 2})], {}),
     "given back, and nobody takes it": ([JOIN, SEND, HOLD, CLOSE], {"no_consumer": 3}),
+    "its session was destroyed": (
+        [("join", {"JMQSessionID": 70}), SEND, TAKE, DESTROY, SEND], {"no_consumer": 3},
+    ),
+    "that of a subscription was": (
+        [("join", NIGHT | {"JMQSessionID": 70}), DESTROY, SEND_TOPIC], {"queued_away": 3},
+    ),
+    "another client has a subscription of the same name": (
+        [("join", NIGHT | {"client_id": "a"}), ("join", NIGHT | {"client_id": "b"}), CLOSE,
+         SEND_TOPIC, ("take", {"by": 2})],
+        {"queued_away": 3},
+    ),
+    "the broker had it before": ([("send", {"status": 304})], {"no_consumer": 3}),
+    "a delivery without a count pauses its consumer": (
+        [JOIN, ("send", {"count": 1}), ("hold", {"by": 1, "flags": "C", "count": None})],
+        {"consumer_paused": 1, "unacknowledged": 1},
+    ),
+    "a client does not answer": ([JOIN, PING], {"request_unanswered": 1}),
     "its acknowledgement was refused": (
         [JOIN, SEND, ("take", {"by": 1, "status": 404})],
         {"request_refused": 3, "unacknowledged": 3},

@@ -15,6 +15,7 @@ import re
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from wireyard.errors import DecodeError
@@ -40,7 +41,7 @@ Ends = Mapping[tuple[str, str], tuple[int | None, int | None]]
 """By source and name of a stream that ends with a FIN or a reset, the time and frame of that."""
 MS: Final = 1_000_000
 OK: Final = 200
-TYPE: Final = {name: code for code, name in PACKET_TYPES.items()}
+ACCEPTED: Final = 200, 304
 MESSAGES: Final = range(1, 7)
 MOST_TEXT: Final = 1024
 """The characters of a name or id that tables have."""
@@ -68,9 +69,6 @@ class Facts:
         self.exchanges: list[tuple[Row, Row]] = []
         """Requests, and their rows among the conversations."""
         self.uses: list[Use] = []
-        self.runs: list[Run] = []
-        self.incomplete: set[Key] = set()
-        """Sources and hosts of clients of which packets are missing."""
         self.sliced: Collection[str] = ()
 
 
@@ -87,19 +85,6 @@ class Use(NamedTuple):
     is_sure: bool
     """Whether no packet is missing that may explain it, and the packet was not sent again."""
     row: Row
-
-
-class Run(NamedTuple):
-    """Consecutive sequence numbers of a stream, from `start` up to `stop`."""
-
-    source: str
-    host: str
-    sender: str
-    start: int
-    stop: int
-    row: Row
-    is_span: bool
-    """Whether it is all numbers of the stream, those that are missing too."""
 
 
 def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str] = ()) -> Facts:
@@ -124,7 +109,6 @@ def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str]
         Connection(connection, ended, facts).follow()
     join_resent(facts)
     end_transactions(facts)
-    find_missing_numbers(facts)
     join_deliveries(facts)
     match_replies(facts)
     order_hops(facts)
@@ -133,7 +117,6 @@ def facts_of(rows: Iterable[Row], ended: Ends = NO_ENDS, sliced: Collection[str]
 
 
 def format_of(row: Row) -> str:
-    """Return the format of a row, without its dialect."""
     name: str = row.get("format") or "jmq"
     return name.partition("/")[0]
 
@@ -147,14 +130,12 @@ def is_packet(row: Row) -> bool:
 # ordinal in the names of the streams distinguishes the connections. A bare stream has no endpoints:
 # it is a connection of its own, sent by its name.
 def connection_of(row: Row) -> Key:
-    """Return what both streams of a connection have in common."""
     src, dst = ends_of(row)
     ordinal = row["stream"].partition("#")[2] if dst else row["stream"]
     return row["source"], frozenset((src, dst)), ordinal
 
 
 def ends_of(row: Row) -> tuple[str, str]:
-    """Return the endpoints that a packet comes from and goes to."""
     ends = [row.get(name) for name in ("src_addr", "src_port", "dst_addr", "dst_port")]
     if None in ends:
         return row["stream"], ""
@@ -162,14 +143,12 @@ def ends_of(row: Row) -> tuple[str, str]:
 
 
 def endpoint(address: Any, port: Any) -> str:
-    """Return an endpoint as text."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 # J-2 A receiver reads a stream in order. So a packet arrives when it and all before it in its
 # stream have been captured. The packets of a connection are in that order.
 def connections_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield the packets of each connection, in order."""
     reached: dict[Key, tuple[float, int]] = {}
     arrivals: dict[Key, list[tuple[Key, int, Row]]] = defaultdict(list)
     stream_order = sorted(
@@ -188,24 +167,20 @@ def connections_of(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def order_of(row: Row) -> Key:
-    """Return the place of a packet among those of other connections."""
     ns, frame = row.get("captured_ns") or 0, row.get("frame") or 0
     return ns, frame, row["stream"], row["offset"]
 
 
 def place_of(row: Row) -> Row:
-    """Return the columns that lead back to a packet."""
     return {name: row[name] for name in ("source", "stream", "offset")}
 
 
 def time_of(row: Row | None, name: str) -> Row:
-    """Return the time and the frame of a packet as columns."""
     row = row or {}
     return {f"{name}_ns": row.get("captured_ns"), f"{name}_frame": row.get("frame")}
 
 
 def between(row: Row, later: Row) -> int | None:
-    """Return the nanoseconds from one packet to another."""
     begun, over = row.get("captured_ns"), later.get("captured_ns")
     return None if begun is None or over is None else over - begun
 
@@ -222,7 +197,6 @@ def number(row: Row | None, name: str) -> int | None:
 
 
 def text(row: Row, name: str) -> str | None:
-    """Return a string property of a packet."""
     entry = (row.get("properties") or {}).get(name)
     if entry is None or entry["type"] != "string" or entry["value"] is None:
         return None
@@ -237,25 +211,21 @@ def item(row: Row, name: str) -> str | None:
     return value[:MOST_TEXT] if value is not None and has_long_items else value
 
 
+def is_message(row: Row) -> bool:
+    return format_of(row) == "jmq" and is_packet(row) and row["packet_type"] in MESSAGES
+
+
 def has(row: Row, flag: str) -> bool:
-    """Return whether a packet has a flag."""
     return bool(row["bit_flags"] & FLAGS[flag])
 
 
 def message_of(row: Row) -> Key:
-    """Return the SysMessageID of a packet."""
     return tuple(row[name] for name in SYS_MESSAGE_ID)
-
-
-def order_of_end(end: Row) -> Key:
-    """Return the place of the end of a stream among others."""
-    return end["captured_ns"], end["frame"] or 0
 
 
 # J-3 (errata 20, 22) A message is identified by its SysMessageID. Its producer is the address and
 # port in it; stock clients put a MAC address in parentheses behind the address.
 def producer_of(row: Row) -> str:
-    """Return the producer in the SysMessageID of a packet."""
     return endpoint(row["source_ip_text"].partition("(")[0], row["source_port"])
 
 
@@ -273,7 +243,6 @@ RULES: Final = {
     "malformed_records": "a body that is no list of message ids, in a packet that needs one",
     "sent_while_paused": "a message after flag F or C, before the flow was resumed",
     "transaction_over": "a transaction was used or ended after its end",
-    "sequence_gap": "numbers of a sender are missing from its captured packets",
     "sequence_back": "a new packet has a lower number than its sender had used",
     "sequence_reused": "a new packet has a number that another one of its sender has",
     "transaction_id_missing": "flag T, and no transaction id",
@@ -286,7 +255,6 @@ NEEDS_BOTH: Final = {"before_login", "second_login", "after_goodbye", "sent_whil
 
 
 def violation(rule: str, wording: str, row: Row, sender: str, **more: Any) -> Row:
-    """Return a row of `violations`."""
     return {
         "protocol": "jms", "rule": rule, "text": wording, "client": sender or None,
         "captured_ns": row.get("captured_ns"), "frame": row.get("frame"), **place_of(row), **more,
@@ -301,27 +269,17 @@ def violation(rule: str, wording: str, row: Row, sender: str, **more: Any) -> Ro
 # replies may be in transit when a client sends GOODBYE; a client may be writing while the broker
 # sends GOODBYE.
 SESSION: Final = """
-               hello    hello_ok hello_no challenge  login          login_ok login_no client_bye \
-server_bye bye_reply client server
-new            greeting greeting refused  challenged authenticating open     refused  closing    \
-dismissed  closed    open   open
-greeting       -        greeting refused  challenged -              -        -        closing    \
-dismissed  -         -      greeting
-challenged     -        -        -        -          authenticating -        -        closing    \
-dismissed  -         -      challenged
-authenticating -        -        -        challenged -              open     refused  closing    \
-dismissed  -         -      authenticating
-open           -        -        -        -          -              -        -        closing    \
-dismissed  closed    open   open
-refused        -        -        -        -          -              -        -        refused    \
-refused    refused   -      refused
-closing        -        -        -        -          -              -        -        -          \
-closed     closed    -      closing
-dismissed dismissed dismissed dismissed dismissed dismissed dismissed dismissed closed \
-dismissed dismissed dismissed dismissed
-closed         -        -        -        -          -              -        -        closed     \
-closed     closed    -      closed
-"""
+               hello    hello_ok hello_no challenge  login          login_ok login_no client_bye server_bye bye_reply client server
+new            greeting greeting refused  challenged authenticating open     refused  closing    dismissed  closed    open   open
+greeting       -        .        refused  challenged -              -        -        closing    dismissed  -         -      .
+challenged     -        -        -        -          authenticating -        -        closing    dismissed  -         -      .
+authenticating -        -        -        challenged -              open     refused  closing    dismissed  -         -      .
+open           -        -        -        -          -              -        -        closing    dismissed  closed    .      .
+refused        -        -        -        -          -              -        -        .          .          .         -      .
+closing        -        -        -        -          -              -        -        -          closed     closed    -      .
+dismissed      .        .        .        .          .              .        .        closed     .          .         .      .
+closed         -        -        -        -          -              -        -        .          .          .         -      .
+"""  # noqa: E501
 BREAKS: Final = {
     "greeting": "before_login", "challenged": "before_login", "authenticating": "before_login",
     "open": "second_login", "refused": "before_login", "closing": "after_goodbye",
@@ -330,8 +288,14 @@ BREAKS: Final = {
 
 
 def _table(drawn: str) -> dict[str, dict[str, str]]:
+    """Return the next state by state and event; a dot is the same state."""
     events, *lines = (line.split() for line in drawn.strip().splitlines())
-    return {state: dict(zip(events, cells, strict=True)) for state, *cells in lines}
+    return {
+        state: {
+            event: state if cell == "." else cell for event, cell in zip(events, cells, strict=True)
+        }
+        for state, *cells in lines
+    }
 
 
 NEXT: Final = _table(SESSION)
@@ -340,19 +304,13 @@ LOGGING_IN: Final = ("greeting", "challenged", "authenticating")
 # J-5 A message that is held is settled by the reply to its ACKNOWLEDGE: in the state on the left
 # until then, and in the one on the right from then on.
 WAITING: Final = {
-    "acknowledge": "acknowledging",
-    "acknowledge_in_transaction": "joining",
-    "expire": "expiring",
-    "bury": "dying",
-    "decline": "declining",
-}
+    "acknowledge": "acknowledging", "acknowledge_in_transaction": "joining", "expire": "expiring",
+    "bury": "dying", "decline": "declining",
+}  # fmt: skip
 CONFIRMED: Final = {
-    "acknowledging": "acknowledged",
-    "joining": "in_transaction",
-    "expiring": "expired",
-    "dying": "dead",
-    "declining": "returned_seen",
-}
+    "acknowledging": "acknowledged", "joining": "in_transaction", "expiring": "expired",
+    "dying": "dead", "declining": "returned_seen",
+}  # fmt: skip
 UNSETTLED: Final = {"held", "undecided", *CONFIRMED}
 
 Settle = Callable[[Row | None, bool, Row], None]
@@ -366,10 +324,8 @@ class Connection:
     def __init__(self, rows: list[Row], ended: Ends, facts: Facts) -> None:
         self.rows = rows
         self.ended = {(row["source"], row["stream"]) for row in rows} & ended.keys()
-        self.ends: list[Row] = [
-            {"captured_ns": ended[stream][0], "frame": ended[stream][1]}
-            for stream in sorted(self.ended)
-        ]
+        names = "captured_ns", "frame"
+        self.ends = [dict(zip(names, ended[key], strict=True)) for key in sorted(self.ended)]
         self.facts = facts
         self.known = False
         """Whether all packets from the first on were captured: unknown means nonexistent."""
@@ -388,6 +344,8 @@ class Connection:
         """Sides whose last row is no packet."""
         self.has_gap = self.is_one_sided = False
         self.waiting: dict[tuple[bool, int], Row] = {}
+        self.more: dict[tuple[bool, int], int] = {}
+        """The replies that may come after the next one, to packets that were sent again."""
         self.asked: dict[Key, Row] = {}
         """Packets of the client by type and SysMessageID: what each requests."""
         self.consumers: dict[int, Row] = {}
@@ -399,25 +357,25 @@ class Connection:
         self.numbers: dict[str, Numbers] = {}
 
     def follow(self) -> None:
-        """Apply all rules, packet by packet."""
-        sides = [is_from_client(row) for row in self.rows]
-        shown = next((at for at, side in enumerate(sides) if side is not None), None)
-        if shown is None:
+        shown = [row for row in self.rows if is_from_client(row) is not None]
+        messages = [row for row in self.rows if is_message(row)]
+        if not shown and not messages:
             return
-        src, dst = ends_of(self.rows[shown])
-        self.client, self.server = (src, dst) if sides[shown] else (dst, src)
+        first = (shown or messages)[0]
+        src, dst = ends_of(first)
+        self.client, self.server = (dst, src) if is_from_client(first) is False else (src, dst)
         # J-36 A side of which nothing was captured is missing from the first packet to the last.
         # Then only rules about one stream are applied.
         silent = {self.client, self.server} - {ends_of(row)[0] for row in self.rows}
         self.in_gap |= silent
         self.is_one_sided = bool(silent)
-        for at, row in enumerate(self.rows):
+        for row in self.rows:
             if row.get("status") == "gap":
                 self.begin_gap(row)
             elif format_of(row) == "jmq" and not is_packet(row):
                 self.lacks_end.add(ends_of(row)[0])
                 self.miss()
-            elif format_of(row) == "jmq" and at >= shown:
+            elif format_of(row) == "jmq":
                 self.observe(row)
         self.finish()
 
@@ -449,7 +407,8 @@ class Connection:
         # 103 has no flag T.
         if has(row, "T") and row["version"] > 103 and not row.get("transaction_id"):
             self.breaks("transaction_id_missing", row, row["sys_message_id"])
-        self.log_in(row, sender == self.client)
+        if not self.is_repeated(row):
+            self.log_in(row, sender == self.client)
         if sender == self.client:
             self.observe_client(row)
         else:
@@ -482,10 +441,8 @@ class Connection:
             return
         name = row.get("packet_type_name") or f"packet type {row['packet_type']}"
         wording = f"{name}: {RULES[rule]}" + (f", {times} times" if times > 1 else "")
-        found = violation(
-            rule, wording, row, ends_of(row)[0], client_id=self.client_id, message_key=message
-        )
-        self.facts.violations.append(found)
+        of_client = {"client_id": self.client_id, "message_key": message}
+        self.facts.violations.append(violation(rule, wording, row, ends_of(row)[0], **of_client))
 
     # --- the login, and the end -------------------------------------------------------------
 
@@ -531,7 +488,7 @@ class Connection:
         last = self.packets[-1]
         reached = last.get("captured_ns") or 0
         later = [end for end in self.ends if (end["captured_ns"] or -1) >= reached]
-        return max(later, key=order_of_end, default=last)
+        return max(later, key=lambda end: (end["captured_ns"], end["frame"] or 0), default=last)
 
     # J-40 A slice of a capture may lack the packets behind the last one of a stream, unless it has
     # the end of the stream. It lacks other connections of a client.
@@ -563,9 +520,12 @@ class Connection:
         for target in list(self.paused):
             self.end_pause(target, end)
         counts = {
-            "in_flight_sent": sum(
-                by_client and request["row"]["packet_type"] in MESSAGES
-                for (by_client, _), request in self.waiting.items()
+            "in_flight_sent": len(
+                {
+                    message_of(request["row"])
+                    for (by_client, _), request in self.waiting.items()
+                    if by_client and request["reply"] is None and is_message(request["row"])
+                }
             ),
             "in_flight_received": in_flight,
             "pauses": self.pauses,
@@ -586,61 +546,37 @@ class Connection:
         for record in (*self.facts.sent, *self.facts.delivered):
             record.setdefault("user", self.user)
             record.setdefault("is_whole", self.known)
-        of_client = [row for row in self.rows if ends_of(row)[0] == self.client]
-        if is_slice or not of_client or not all(map(is_packet, of_client)):
-            self.facts.incomplete.add((first["source"], self.client_host()))
-        for numbers in self.numbers.values():
-            if numbers.from_client:
-                self.facts.runs += numbers.runs(self.client_host(), self.client)
-
-    def client_host(self) -> str:
-        """Return the address of the client, or the name of a bare stream."""
-        src, _ = ends_of(self.packets[0])
-        name = "src_addr" if src == self.client else "dst_addr"
-        return self.packets[0].get(name) or self.client
 
     # --- packets of the client and of the broker --------------------------------------------
 
     # J-37 (3.0.1c, bit flags, I) A packet that is sent again has flag I, and its type and its
-    # SysMessageID as before. It is the same request: its only effect is that the request waits, and
-    # it breaks no rule. On another connection it breaks no rule about requests either.
+    # SysMessageID as before. It is the same request: its only effect is that the request waits with
+    # its id too, and that one more reply may come. It breaks no rule, and no event of a connection
+    # is one twice. On another connection it breaks no rule about requests either.
+    def is_repeated(self, row: Row) -> bool:
+        is_known = (row["packet_type"], message_of(row)) in self.asked
+        return has(row, "I") and ends_of(row)[0] == self.client and is_known
+
     def observe_client(self, row: Row) -> None:
         name = PACKET_TYPES.get(row["packet_type"], "")
         identity = row["packet_type"], message_of(row)
-        if has(row, "I") and identity in self.asked:
-            if row["packet_type"] in MESSAGES:
+        if self.is_repeated(row):
+            if is_message(row):
                 self.facts.sent.append(self.sending(row) | {"request": NO_REQUEST})
             self.wait_again(self.asked[identity], row)
             return
         self.asked[identity] = NO_REQUEST
-        if row["packet_type"] in MESSAGES:
+        if is_message(row):
             self.send(row)
         elif self.is_reply(row, by_client=False):
             self.reply(row, by_client=False)
-        elif name in ("ADD_CONSUMER", "BROWSE"):
-            self.ask(row, lambda reply, ok, at: self.add_consumer(row, reply, ok))
-        elif name == "DELETE_CONSUMER":
-            self.ask(row, lambda reply, ok, at: self.delete_consumer(row, ok, at))
-        elif name == "DESTROY_SESSION":
-            self.ask(row, lambda reply, ok, at: self.destroy_session(row, ok))
-        elif name == "ACKNOWLEDGE":
-            self.acknowledge(row)
-        elif name == "REDELIVER":
-            self.redeliver(row)
-        elif name == "SET_CLIENTID":
-            self.ask(row, lambda reply, ok, at: self.set_client_id(row, ok))
-        elif name == "DELETE_PRODUCER":
-            self.ask(row, lambda reply, ok, at: self.delete_producer(row, ok, at))
+        elif name in ("ACKNOWLEDGE", "REDELIVER", "COMMIT_TRANSACTION"):
+            getattr(self, name.lower())(row)
         elif name == "RESUME_FLOW":
             self.resume(False, number(row, "JMQConsumerID"), "resume", row)
-        elif name == "START_TRANSACTION":
-            self.ask(row, self.start)
-        elif name == "COMMIT_TRANSACTION":
-            self.commit(row)
-        elif name in ENDS:
-            self.ask(row, lambda reply, ok, at: self.end(ENDS[name], row, reply, ok, at))
         else:
-            self.ask(row)
+            effect = EFFECTS.get(name)
+            self.ask(row, effect and partial(effect, self, row))
 
     def observe_server(self, row: Row) -> None:
         name = PACKET_TYPES.get(row["packet_type"], "")
@@ -682,22 +618,25 @@ class Connection:
 
     def wait(self, request: Row, row: Row, by_client: bool) -> None:
         key = by_client, row["consumer_id"]
-        if key in self.waiting:
-            if not has(row, "I"):
-                self.breaks("request_id_reused", row)
-            self.waiting.pop(key)
+        earlier = self.waiting.pop(key, NO_REQUEST)
+        if earlier["row"] is not None and earlier["reply"] is None and not has(row, "I"):
+            self.breaks("request_id_reused", row)
         self.waiting[key] = request
+        self.more[key] = 0
 
     def wait_again(self, request: Row, row: Row) -> None:
-        self.waiting = {key: each for key, each in self.waiting.items() if each is not request}
-        if request["row"] is not None and has(row, "A"):
+        if request["row"] is None or not has(row, "A"):
+            return
+        if self.waiting.get((True, row["consumer_id"])) is request:
+            self.more[True, row["consumer_id"]] += 1
+        else:
             self.wait(request, row, True)
 
     # J-16 (3.0.1c, consumer id; errata 29, 30) A reply has the id of its request, whatever their
     # types: a broker does not read the type of a packet that is too large, and there may be types
     # that have no name here. A packet without a name, with such an id and without flag A is a
     # reply; one whose type is that of a reply breaks a rule if no request has the id. A request is
-    # accepted if the status of the reply is 200.
+    # accepted if the status of the reply is 200, or 304: it was done before.
     def is_reply(self, row: Row, *, by_client: bool) -> bool:
         name = PACKET_TYPES.get(row["packet_type"])
         if name is not None:
@@ -705,10 +644,12 @@ class Connection:
         return not has(row, "A") and (by_client, row["consumer_id"]) in self.waiting
 
     def reply(self, row: Row, *, by_client: bool) -> None:
-        request = self.waiting.pop((by_client, row["consumer_id"]), None)
-        if request is None:
+        key = by_client, row["consumer_id"]
+        if key not in self.waiting:
             self.breaks("reply_without_request", row)
             return
+        request = self.waiting[key] if self.more[key] else self.waiting.pop(key)
+        self.more[key] -= 1
         if request["reply"] is not None:
             return  # It was sent again, after the broker had read it.
         status = number(row, "JMQStatus")
@@ -721,16 +662,16 @@ class Connection:
         )
         request.update(reply=row, status=status)
         if request["settle"] is not None:
-            request["settle"](row, status == OK, row)
+            request["settle"](row, status in ACCEPTED, row)
 
-    def set_client_id(self, row: Row, accepted: bool) -> None:
+    def set_client_id(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
         if accepted:
             self.client_id = text(row, "JMQClientID")
 
     # --- messages of the client -------------------------------------------------------------
 
-    # J-17 A message that a client sends is accepted by SEND_REPLY with status 200. If it is
-    # refused, it is not in its transaction.
+    # J-17 A message that a client sends is accepted by SEND_REPLY. If it is refused, it is not in
+    # its transaction.
     def send(self, row: Row) -> None:
         sending = self.sending(row)
         transaction = sending["transaction"]
@@ -767,7 +708,7 @@ class Connection:
     # J-18 A client begins a transaction with START_TRANSACTION, or with a COMMIT whose reply names
     # the next one. An XA request may have its transaction id in the reply. COMMIT is asked first,
     # then accepted or denied; of other requests only those that are accepted count.
-    def start(self, reply: Row | None, accepted: bool, at: Row) -> None:
+    def start(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
         if accepted:
             self.begin(number(reply, "JMQTransactionID"), at)
 
@@ -776,7 +717,8 @@ class Connection:
             self.use(transaction, "start", at)
             self.begun.setdefault(transaction, True)
 
-    def end(self, event: str, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
+    def end(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
+        event = ENDS[PACKET_TYPES[row["packet_type"]]]
         transaction = number(row, "JMQTransactionID")
         if transaction is None:
             transaction = number(reply, "JMQTransactionID")
@@ -785,7 +727,7 @@ class Connection:
             if event == "roll_back":
                 self.begun.pop(transaction, None)
 
-    def commit(self, row: Row) -> None:
+    def commit_transaction(self, row: Row) -> None:
         asked = number(row, "JMQTransactionID")
         if asked is not None:
             self.use(asked, "ask_commit", row)
@@ -808,19 +750,18 @@ class Connection:
 
     # J-19 The reply to ADD_CONSUMER or BROWSE has the id of the consumer. A browser gets copies,
     # and a consumer with ack mode 32768 never acknowledges. One with the same id takes its place.
-    def add_consumer(self, row: Row, reply: Row | None, accepted: bool) -> None:
+    def add_consumer(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
         consumer_id = number(reply, "JMQConsumerID")
         if not accepted or consumer_id is None:
             return
-        is_browser = row["packet_type"] == TYPE["BROWSE"]
+        is_browser = row["packet_type_name"] == "BROWSE"
         never = number(row, "JMQAckMode") == 32768
+        named = text(row, "JMQDurableName") or text(row, "JMQSharedSubscriptionName")
         self.remove(consumer_id)
         self.consumers[consumer_id] = {
             "state": "browsed" if is_browser else "no_ack_wanted" if never else "held",
             "session": None if is_browser else number(row, "JMQSessionID"),
-            "subscription": None
-            if is_browser
-            else text(row, "JMQDurableName") or text(row, "JMQSharedSubscriptionName"),
+            "subscription": None if is_browser else named,
             "is_dead_queue": not is_browser and text(row, "JMQDestination") == "mq.sys.dmq",
             "deleted": False,
         }
@@ -837,7 +778,7 @@ class Connection:
     # J-20 DELETE_CONSUMER has the id of the last message that the application saw. The messages
     # after it are returned unseen; those up to it stay with the session, and can be acknowledged.
     # If the last one is no longer held, all that are held came after it.
-    def delete_consumer(self, row: Row, accepted: bool, at: Row) -> None:
+    def delete_consumer(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
         consumer_id = number(row, "JMQConsumerID")
         if not accepted or consumer_id is None:
             return
@@ -855,7 +796,7 @@ class Connection:
                 self.forget_if_empty(consumer_id)
         self.end_pause((False, consumer_id), at)
 
-    def destroy_session(self, row: Row, accepted: bool) -> None:
+    def destroy_session(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
         session = number(row, "JMQSessionID")
         if accepted and session is not None:
             for consumer_id, consumer in list(self.consumers.items()):
@@ -903,13 +844,12 @@ class Connection:
         held = self.held_by(consumer_id)
         return next((each for each in held if each["message"] == message), None)
 
-    # J-41 A message that was given back in packets of the client that are missing may have been
+    # J-28 A message that was given back in packets of the client that are missing may have been
     # delivered again in packets of the broker that are missing. So where both sides lack packets
     # since a delivery, a later acknowledgement may be that of a later one.
     def is_open(self, delivery: Row) -> bool:
-        return delivery["state"] == "held" or (
-            delivery["state"] == "undecided" and len(delivery["missed"]) < 2
-        )
+        is_known = len(delivery["missed"]) < 2
+        return delivery["state"] == "held" or (delivery["state"] == "undecided" and is_known)
 
     def settle(self, delivery: Row, state: str) -> None:
         delivery["state"] = state
@@ -936,23 +876,17 @@ class Connection:
             return
         transaction = row.get("transaction_id") or None
         event = "acknowledge_in_transaction" if transaction else "acknowledge"
-        match number(row, "JMQAckType"):
-            case 1:
-                event = "decline"
-            case 2:
-                event = "expire" if number(row, "JMQDeadReason") == 1 else "bury"
-        pending, not_held = [], []
-        blocks = self.blocks(row)
+        dead = "expire" if number(row, "JMQDeadReason") == 1 else "bury"
+        event = {1: "decline", 2: dead}.get(number(row, "JMQAckType") or 0, event)
+        pending, not_held, blocks = [], [], self.blocks(row)
         for consumer_id, message in blocks:
             delivery = self.holding(consumer_id, message)
             if delivery is None or not self.is_open(delivery):
                 not_held.append(message)
                 continue
             pending.append((consumer_id, message))
-            delivery.update(
-                state=WAITING[event], acknowledged=row, transaction=transaction,
-                reply_may_be_lost=False,
-            )  # fmt: skip
+            delivery.update(state=WAITING[event], acknowledged=row, transaction=transaction)
+            delivery["reply_may_be_lost"] = False
             consumer = self.consumers[consumer_id]
             if consumer["state"] == "undecided":  # It is no browser, because it acknowledges.
                 consumer["state"] = "held"
@@ -1019,7 +953,7 @@ class Connection:
         if since is not None:
             self.paused_ns += max(between(since, row) or 0, 0)
 
-    def delete_producer(self, row: Row, accepted: bool, at: Row) -> None:
+    def delete_producer(self, row: Row, reply: Row | None, accepted: bool, at: Row) -> None:
         producer_id = number(row, "JMQProducerID")
         if accepted and producer_id is not None:
             self.end_pause((True, producer_id), at)
@@ -1032,6 +966,13 @@ ENDS: Final = {
     "PREPARE_TRANSACTION": "prepare",
     "END_TRANSACTION": "end",
 }
+EFFECTS: Final = {
+    "ADD_CONSUMER": Connection.add_consumer, "BROWSE": Connection.add_consumer,
+    "DELETE_CONSUMER": Connection.delete_consumer, "SET_CLIENTID": Connection.set_client_id,
+    "DESTROY_SESSION": Connection.destroy_session, "START_TRANSACTION": Connection.start,
+    "DELETE_PRODUCER": Connection.delete_producer, **dict.fromkeys(ENDS, Connection.end),
+}  # fmt: skip
+"""The effects of requests, when they are answered."""
 
 
 def close(delivery: Row) -> None:
@@ -1045,41 +986,39 @@ def close(delivery: Row) -> None:
 
 # J-26 (errata 35; openmq protocol) Some packet types are sent by clients only, such as HELLO and
 # all requests with a reply but PING; others by brokers only, such as all replies but PING_REPLY.
-# Both send messages: only those of a broker have a delivery count.
+# Both send messages: those with a delivery count or flag B are of a broker. Those without are of
+# the client if no packet of the connection shows which side that is.
 def is_from_client(row: Row) -> bool | None:
-    """Return whether a client sent a packet, None if its type does not show this."""
+    """Return whether a client sent a packet, None if the packet does not show this."""
     if format_of(row) != "jmq" or not is_packet(row):
         return None
     packet_type = row["packet_type"]
     if packet_type in MESSAGES:
-        return row.get("delivery_count") is None
+        is_of_broker = has(row, "B") or row.get("delivery_count") is not None
+        return False if is_of_broker else None
     reply = PACKET_TYPES.get(packet_type + 1, "")
     if packet_type in CLIENT_TYPES or (reply.endswith("_REPLY") and reply != "PING_REPLY"):
         return True
     return False if packet_type in BROKER_TYPES else None
 
 
+EVENTS: Final = {
+    "HELLO": "hello", "AUTHENTICATE_REQUEST": "challenge", "AUTHENTICATE": "login",
+    "GOODBYE_REPLY": "bye_reply", "PING": None, "PING_REPLY": None,
+}  # fmt: skip
+BY_STATUS: Final = {
+    "HELLO_REPLY": ("hello_ok", "hello_no"), "AUTHENTICATE_REPLY": ("login_ok", "login_no"),
+}  # fmt: skip
+
+
 def session_event(row: Row, from_client: bool) -> str | None:
     """Return what a packet is in the table of a connection."""
-    is_ok = number(row, "JMQStatus") == OK
-    match PACKET_TYPES.get(row["packet_type"]):
-        case "PING" | "PING_REPLY":
-            return None
-        case "HELLO":
-            return "hello"
-        case "HELLO_REPLY":
-            return "hello_ok" if is_ok else "hello_no"
-        case "AUTHENTICATE_REQUEST":
-            return "challenge"
-        case "AUTHENTICATE":
-            return "login"
-        case "AUTHENTICATE_REPLY":
-            return "login_ok" if is_ok else "login_no"
-        case "GOODBYE":
-            return "client_bye" if from_client else "server_bye"
-        case "GOODBYE_REPLY":
-            return "bye_reply"
-    return "client" if from_client else "server"
+    name = PACKET_TYPES.get(row["packet_type"], "")
+    if name in BY_STATUS:
+        return BY_STATUS[name][number(row, "JMQStatus") != OK]
+    if name == "GOODBYE":
+        return "client_bye" if from_client else "server_bye"
+    return EVENTS.get(name, "client" if from_client else "server")
 
 
 def user_of(row: Row) -> str | None:
@@ -1099,89 +1038,48 @@ class Numbers:
 
     def __init__(self, from_client: bool) -> None:
         self.from_client = from_client
-        self.rows: list[Row] = []
-        self.found: list[tuple[int, int, Row]] = []
-        """Runs: first number, number after the last, and the packet with the first."""
+        self.start = self.stop = 0
+        """The latest consecutive numbers: the first, and the one after the last."""
         self.top: Row = {}
         self.own: Key | None = None
 
-    # J-27 (3.0.1c, sequence number; errata 48) A sender numbers every packet it writes with the
-    # next number, in 32 bits. Of the packets of a broker, those messages are its own that have the
-    # address of its other packets. A packet that is sent again has its old number and timestamp, so
-    # a packet with a number up to the highest one is new only if its timestamp is later; one with
-    # the very highest, if its timestamp or its type is another one.
+    # J-27 (3.0.1c, sequence number; errata 48) A sender numbers every packet it writes with a
+    # higher number, in 32 bits. Of the packets of a broker, those messages are its own that have
+    # the address of its other packets. A packet that is sent again has its old number and
+    # timestamp, so a packet with a number up to the highest one is new only if its timestamp is
+    # later; one with the very highest, if its timestamp or its type is another one. No number is
+    # missing: a program numbers all its connections with one counter, a broker the packets of
+    # services that are not captured too.
     def observe(self, row: Row) -> str | None:
         """Observe the next packet; return the rule that its number breaks."""
-        self.rows.append(row)
         address = row["source_ip"], row["source_port"]
         if not self.from_client:
             if row["packet_type"] not in MESSAGES:
                 self.own = address
             elif address != self.own:
                 return None
-        sequence = row["sequence"]
-        if self.found:
-            start, stop, first = self.found[-1]
-            sequence = stop + (sequence - stop + (1 << 31)) % (1 << 32) - (1 << 31)
-            if sequence < stop:
-                top = self.top
-                if address != (top["source_ip"], top["source_port"]):
-                    return None
-                is_new = row["timestamp"] > top["timestamp"]
-                if sequence == stop - 1:
-                    same = row["timestamp"] == top["timestamp"]
-                    is_new = not same or row["packet_type"] != top["packet_type"]
-                if not is_new:
-                    return None
-                return "sequence_reused" if sequence >= start else "sequence_back"
-            if sequence == stop:
-                self.found[-1] = start, stop + 1, first
-                self.top = row
+        sequence, top = row["sequence"], self.top
+        if top:
+            sequence = self.stop + (sequence - self.stop + (1 << 31)) % (1 << 32) - (1 << 31)
+        if not top or sequence > self.stop:
+            self.start = sequence
+        elif sequence < self.stop:
+            if address != (top["source_ip"], top["source_port"]):
                 return None
-        self.found.append((sequence, sequence + 1, row))
-        self.top = row
+            is_new = row["timestamp"] > top["timestamp"]
+            if sequence == self.stop - 1:
+                same = row["timestamp"] == top["timestamp"]
+                is_new = not same or row["packet_type"] != top["packet_type"]
+            if not is_new:
+                return None
+            return "sequence_reused" if sequence >= self.start else "sequence_back"
+        self.stop, self.top = sequence + 1, row
         return None
-
-    def runs(self, host: str, sender: str) -> Iterator[Run]:
-        """Yield the runs of the stream, and the span of all of them."""
-        for start, stop, row in self.found:
-            yield Run(row["source"], host, sender, start, stop, row, False)
-        if self.found:
-            start, stop, row = self.found[0][0], self.found[-1][1], self.found[-1][2]
-            yield Run(row["source"], host, sender, start, stop, row, True)
-
-
-# J-28 (errata 48) A program numbers the packets of all its connections with one counter. So a
-# number of a client is missing if the numbers of a stream go on behind it, no stream of the host
-# has it, and no bytes of a client of the host are missing or damaged. A broker's counter also
-# numbers the copies that it makes of messages, and the packets of services that are not captured:
-# of a broker, no number is known to be missing.
-def find_missing_numbers(facts: Facts) -> None:
-    """Add a violation for each gap in the numbers of a host."""
-    hosts: dict[Key, list[Run]] = defaultdict(list)
-    for run in facts.runs:
-        if (run.source, run.host) not in facts.incomplete:
-            hosts[run.source, run.host].append(run)
-    for runs in hosts.values():
-        spans = [run for run in runs if run.is_span]
-        of_host = sorted(
-            (run for run in runs if not run.is_span),
-            key=lambda run: (run.start, order_of(run.row)),
-        )
-        reached = of_host[0].start if of_host else 0
-        for run in of_host:
-            is_spanned = any(span.start < run.start < span.stop for span in spans)
-            if run.start > reached and is_spanned:
-                numbers = f"{reached} to {run.start - 1}" if run.start > reached + 1 else reached
-                wording = f"numbers {numbers} of this sender are in no packet that was seen"
-                facts.violations.append(violation("sequence_gap", wording, run.row, run.sender))
-            reached = max(reached, run.stop)
 
 
 # J-29 A broker numbers the GPackets of all its links with one counter of 64 bits: a number that is
 # missing on one link is on another. Lower numbers, and the same one, are as in J-27.
 def number_gpackets(rows: list[Row], facts: Facts) -> None:
-    """Add violations of the numbers of GPackets of one connection."""
     tops: dict[str, Row] = {}
     for row in rows:
         top = tops.get(row["stream"])
@@ -1216,14 +1114,14 @@ def relays_of(row: Row) -> Iterator[Row]:
         payload = payload_value(row)
     except DecodeError:
         return
+    if payload is None:
+        return
     host, port = text(row, "host"), number(row, "port")
     sender, receiver = ends_of(row)
     relay = {
         "row": row, "kind": kind, "sender": sender, "receiver": receiver,
         "broker": None if host is None or port is None else endpoint(host, port),
     }  # fmt: skip
-    if payload is None:
-        return
     if kind == "relay_acknowledged":
         for entry in payload:
             consumer = entry["consumer"]["consumer_id"]
@@ -1243,25 +1141,16 @@ def relays_of(row: Row) -> Iterator[Row]:
 # Replies to earlier packets may come between COMMIT and its reply, and after a ROLLBACK that wants
 # none.
 TRANSACTION: Final = """
-           start  send   deny  acknowledge deny_ack end   prepare  ask       commit    deny_commit \
-roll_back   leave
-unseen     active active active active     active   ended prepared committing committed active     \
-rolled_back -
-active     active active active active     active   ended prepared committing -        -           \
-rolled_back rolled_back
-ended      active -      ended  -          ended    ended prepared committing -        -           \
-rolled_back rolled_back
-prepared   -      -      -      -          -        -     -        asked     -         -           \
-rolled_back prepared
-committing -      -   committing -      committing  -     -        -         committed active      \
--           committing
-asked      -      -      -      -          -        -     -        -         committed prepared    \
--           asked
-committed  -      -      -      -          -        -     -        -         -         -           \
--           committed
-rolled_back - -   rolled_back   -       rolled_back -     -        -         -         -           \
--           rolled_back
-"""
+            start  send   deny   acknowledge deny_ack end   prepare  ask        commit    deny_commit roll_back   leave
+unseen      active active active active      active   ended prepared committing committed active      rolled_back -
+active      .      .      .      .           .        ended prepared committing -         -           rolled_back rolled_back
+ended       active -      .      -           .        .     prepared committing -         -           rolled_back rolled_back
+prepared    -      -      -      -           -        -     -        asked      -         -           rolled_back .
+committing  -      -      .      -           .        -     -        -          committed active      -           .
+asked       -      -      -      -           -        -     -        -          committed prepared    -           .
+committed   -      -      -      -           -        -     -        -          -         -           -           .
+rolled_back -      -      .      -           .        -     -        -          -         -           -           .
+"""  # noqa: E501
 TRANSACTIONS: Final = _table(TRANSACTION)
 SHORT: Final = {"deny_send": "deny", "deny_acknowledge": "deny_ack", "ask_commit": "ask"}
 OUTCOME: Final = {
@@ -1291,7 +1180,6 @@ def end_transactions(facts: Facts) -> None:
 
 
 def end_transaction(uses: list[Use], facts: Facts) -> str:
-    """Add the row of one transaction; return its outcome."""
     state, outcome = "unseen", "open"
     begun = ended = None
     sent = acknowledged = 0
@@ -1341,12 +1229,10 @@ OF_VERDICT: Final = {
 
 
 def first_of(records: Iterable[Row]) -> Row | None:
-    """Return the first record of one source."""
     return min(records, key=lambda record: order_of(record["row"]), default=None)
 
 
 def by_message(records: Iterable[Row]) -> dict[Key, list[Row]]:
-    """Return records by source and message."""
     found: dict[Key, list[Row]] = defaultdict(list)
     for record in records:
         found[record["row"]["source"], record["key"]].append(record)
@@ -1354,16 +1240,14 @@ def by_message(records: Iterable[Row]) -> dict[Key, list[Row]]:
 
 
 def accepted_by(sending: Row) -> Row | None:
-    """Return the SEND_REPLY that accepts a message."""
     request: Row = sending["request"]
     reply: Row | None = request["reply"]
-    return reply if request["status"] == OK else None
+    return reply if request["status"] in ACCEPTED else None
 
 
 # J-32 The sender of a delivery is the first sending of its message in the same capture. It came
 # over the cluster if a GPacket relayed it for its consumer.
 def join_deliveries(facts: Facts) -> None:
-    """Add the rows of deliveries."""
     sent, relayed = by_message(facts.sent), by_message(facts.relayed)
     for delivery in facts.delivered:
         row = delivery["row"]
@@ -1404,7 +1288,6 @@ def join_deliveries(facts: Facts) -> None:
 # J-39 (3.0.1c, bit flags, I) A request that a client sends again on another connection is the one
 # that no reply came to: one conversation, from the first packet to the reply of the last.
 def join_resent(facts: Facts) -> None:
-    """Join the conversations of requests that were sent again on another connection."""
     same: dict[Key, list[tuple[Row, Row]]] = defaultdict(list)
     for row, exchange in facts.exchanges:
         if has(row, "I") or "reply_key" not in exchange:
@@ -1438,13 +1321,12 @@ TEMPORARY: Final = "temporary_destination://"
 # capture, when it was sent, or else delivered first; one that was refused or rolled back does not
 # count.
 def match_replies(facts: Facts) -> None:
-    """Add the rows of JMS requests and their replies."""
     sent, delivered = by_message(facts.sent), by_message(facts.delivered)
     messages = []
     for key in {**sent, **delivered}:
         sending, delivery = first_of(sent.get(key, ())), first_of(delivered.get(key, ()))
         if sending is not None:
-            if sending["rolled_back"] or sending["request"]["status"] not in (None, OK):
+            if sending["rolled_back"] or sending["request"]["status"] not in (None, *ACCEPTED):
                 continue
             messages.append(sending)
         elif delivery is not None:
@@ -1459,11 +1341,9 @@ def match_replies(facts: Facts) -> None:
             and request[0]["row"]["source"] == message["row"]["source"]
         ]
         correlation = message["correlation_id"]
-        if message["destination"] is None:
-            candidates = []
-        elif correlation is not None:
+        if correlation is not None:
             candidates = [each for each in candidates if correlation in ids_of(each[0])][-1:]
-        elif message["destination"].startswith(TEMPORARY):
+        elif (message["destination"] or "").startswith(TEMPORARY):
             is_ordered = all(request["is_whole"] for request, _ in candidates)
             candidates = [each for each in candidates if is_ordered and not each[1]][:1]
         else:
@@ -1478,13 +1358,11 @@ def match_replies(facts: Facts) -> None:
 
 
 def ids_of(request: Row) -> set[str]:
-    """Return the ids that a reply may name."""
     chosen = request["key"] if request["message_id"] is None else request["message_id"]
     return {f"ID:{chosen}", request["correlation_id"]} - {None}
 
 
 def conversation(request: Row, reply: Row | None) -> Row:
-    """Return the row of a JMS request and its reply."""
     row = request["row"]
     found = {
         "kind": "jms", "request_key": request["key"], "requester": request["producer"] or None,
@@ -1505,13 +1383,10 @@ def conversation(request: Row, reply: Row | None) -> Row:
 # J-34 (erratum 37) A hop follows from the latest earlier hop of one of these kinds and the same
 # consumer; `sent` and `accepted` are of no consumer.
 FOLLOWS: Final = {
-    "sent": ("sent",),
-    "accepted": ("accepted", "sent"),
-    "relayed": ("relayed", "sent"),
-    "delivered": ("delivered", "relayed", "sent"),
-    "acknowledged": ("acknowledged", "delivered"),
+    "sent": ("sent",), "accepted": ("accepted", "sent"), "relayed": ("relayed", "sent"),
+    "delivered": ("delivered", "relayed", "sent"), "acknowledged": ("acknowledged", "delivered"),
     "relay_acknowledged": ("relay_acknowledged", "acknowledged", "delivered", "relayed"),
-}
+}  # fmt: skip
 
 
 class Sighting(NamedTuple):
@@ -1525,29 +1400,28 @@ class Sighting(NamedTuple):
 
 
 def sightings(facts: Facts) -> dict[str, list[Sighting]]:
-    """Return the packets that show each message."""
     seen: dict[str, list[Sighting]] = defaultdict(list)
+
+    def add(key: str, *fields: Any) -> None:
+        seen[key].append(Sighting(*fields))
+
     for each in facts.sent:
         client, server, reply = each["producer"], each["server"], accepted_by(each)
-        seen[each["key"]].append(Sighting("sent", None, client, server, each["row"]))
+        add(each["key"], "sent", None, client, server, each["row"])
         if reply is not None:
-            seen[each["key"]].append(Sighting("accepted", None, server, client, reply))
+            add(each["key"], "accepted", None, server, client, reply)
     for each in facts.relayed:
-        found = Sighting(
-            each["kind"], each["consumer_id"], each["sender"], each["receiver"], each["row"]
-        )
-        seen[each["key"]].append(found)
+        names = "key", "kind", "consumer_id", "sender", "receiver", "row"
+        add(*(each[name] for name in names))
     for each in facts.delivered:
         client, server, consumer = each["consumer"], each["server"], each["consumer_id"]
-        seen[each["key"]].append(Sighting("delivered", consumer, server, client, each["row"]))
+        add(each["key"], "delivered", consumer, server, client, each["row"])
         if each["acknowledged"] is not None:
-            found = Sighting("acknowledged", consumer, client, server, each["acknowledged"])
-            seen[each["key"]].append(found)
+            add(each["key"], "acknowledged", consumer, client, server, each["acknowledged"])
     return seen
 
 
 def order_hops(facts: Facts) -> None:
-    """Add the hops of the messages that one capture shows with times."""
     for key, seen in sightings(facts).items():
         sources = {each.row["source"] for each in seen if each.row.get("captured_ns") is not None}
         if len(sources) > 1:
@@ -1603,9 +1477,8 @@ def represent_messages(facts: Facts) -> None:
     for kind, found in (("sent", facts.sent), ("delivered", facts.delivered), ("", facts.relayed)):
         for each in found:
             row, seen = each["row"], each.get("kind", kind)
-            order = (
-                kinds.index(seen), each.get("resent", False), row["source"], *order_of(row)
-            )  # fmt: skip
+            is_again = each.get("resent", False)
+            order = kinds.index(seen), is_again, row["source"], *order_of(row)
             records[each["key"]].append((order, each | {"kind": seen}))
             key = re.fullmatch(r"-?\d+-(.*--?\d+)-(-?\d+)", each["key"])
             assert key is not None, each["key"]

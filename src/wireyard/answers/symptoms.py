@@ -106,9 +106,10 @@ _EVERY: Final = (
     Symptom(
         "request_unanswered",
         "stuck",
-        "{request} not answered by the broker ({times})",
+        "{request} not answered by the {silent} ({times})",
         SQL_SESSIONS,
-        f"FROM ({REQUEST_UNANSWERED}) UNION ALL BY NAME FROM ({UNANSWERED})",
+        f"FROM ({REQUEST_UNANSWERED}) UNION ALL BY NAME"
+        f" SELECT *, 'broker' AS silent FROM ({UNANSWERED})",
     ),
     of_verdicts(
         "unacknowledged",
@@ -180,12 +181,8 @@ _EVERY: Final = (
 def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
     """Return symptoms, the worst first; those of one severity in the order of display.
 
-    A symptom that several protocols have is one, with the findings of all.
-
-    Parameters
-    ----------
-    formats
-        Formats whose packets occur, so that symptoms of other protocols are left out; None for all.
+    A symptom that several protocols have is one, with the findings of all. `formats` are those
+    whose packets occur, so that symptoms of other protocols are left out; None for all.
     """
     of_protocols = (
         symptom

@@ -168,8 +168,6 @@ def derive_in_parts(tables: Tables, ended: Ends, parts: int) -> dict[str, list[R
         messages.append(_plain(joined.messages))
     for (records,) in in_parts("conversations", pa.concat_tables(messages)):
         keep({"conversations": columns.match_replies(records)[0]})
-    for (runs,) in in_parts("numbers", together("runs")):
-        keep({"violations": columns.find_gaps(runs)})
     several, spans, clocks = [], [], []
     for records in in_parts("hops", sendings, deliveries, relays):
         seen = columns.order_hops(*records)

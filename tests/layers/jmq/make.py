@@ -136,7 +136,9 @@ class Talk:
         """Add a message that the client sends without wanting a reply."""
         return self.tell("TEXT_MESSAGE", **{"destination": "q", **values})
 
-    def deliver(self, message: Row, consumer_id: int, flags: str = "", count: int = 1) -> Row:
+    def deliver(
+        self, message: Row, consumer_id: int, flags: str = "", count: int | None = 1
+    ) -> Row:
         """Add the delivery of a message."""
         self.sequence[False] -= 1
         names = ("timestamp", "source_ip", "source_port", "sequence", "destination", "reply_to",

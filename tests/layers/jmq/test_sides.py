@@ -22,8 +22,7 @@ OWN = sorted(
 SHARED = [f"captures/openmq/{name}.pcap" for name in SCENARIOS if name != "bulk"]
 _UNKNOWN = {"undecided", "in_transaction"}
 _ALONE = {
-    "malformed_records", "sequence_back", "sequence_gap", "sequence_reused",
-    "transaction_id_missing",
+    "malformed_records", "sequence_back", "sequence_reused", "transaction_id_missing",
 }  # fmt: skip
 """Rules about the packets of one side."""
 _TIMES = {

@@ -6,9 +6,8 @@ The phases, each with its key:
 2. ``transactions`` (`follow_transactions`), key: source, broker and transaction id.
 3. ``messages`` (`join_messages`, `join_requests`), key: source and message.
 4. ``conversations`` (`match_replies`), key: source and where replies go.
-5. ``numbers`` (`find_gaps`), key: source and host.
-6. ``hops`` (`order_hops`, `compare_times`, `stand_for_messages`), key: message, of any source.
-7. ``points`` (`compare_clocks`), key: capture points; then `order_several`, key: message.
+5. ``hops`` (`order_hops`, `compare_times`, `stand_for_messages`), key: message, of any source.
+6. ``points`` (`compare_clocks`), key: capture points; then `order_several`, key: message.
 
 The input of a phase is tables of records in any order, and its rows are the same for any partition
 by its key. `partition_keys` returns a hash of the key of every record. Kernels handle what is
@@ -34,7 +33,6 @@ from wireyard.layers.jmq.connection_columns import (
 from wireyard.layers.jmq.hops import HopResult, order_hops
 from wireyard.layers.jmq.message_columns import (
     MessageResult,
-    find_gaps,
     join_messages,
     join_requests,
     match_replies,
@@ -70,7 +68,6 @@ __all__ = [
     "compare_times",
     "connection_keys",
     "derive_columns",
-    "find_gaps",
     "follow_connections",
     "follow_transactions",
     "hops_of_several",
@@ -93,7 +90,6 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "transactions": ("source", "server", "transaction_id"),
     "messages": ("source", "message_key"),
     "conversations": ("source", "at"),
-    "numbers": ("source", "host"),
     "hops": ("message_key",),
     "points": ("points",),
 }
@@ -103,16 +99,9 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 class DerivedColumns(NamedTuple):
     """The tables that follow from packets, and the packet of each message.
 
-    Attributes
-    ----------
-    tables
-        Facts by table, with the columns of ``wireyard.layers.tables``.
-    messages
-        The packet that represents each message; see `stand_for_messages`.
-    producers
-        Rows of the table ``producers``.
-    dropped
-        The number of items that caps dropped.
+    `tables` have the columns of ``wireyard.layers.tables``, `messages` are from
+    `stand_for_messages`, and `producers` are rows of the table ``producers``. `dropped` is the
+    number of items that caps dropped.
     """
 
     tables: dict[str, pa.Table]
@@ -156,14 +145,9 @@ def derive_columns(
 ) -> DerivedColumns:
     """Run all phases in memory.
 
-    Parameters
-    ----------
-    packets
-        The columns `NEEDED` of the packets of each format (``jmq``, ``gpacket``), stream by stream.
-    ended
-        The streams that end with a FIN or a reset.
-    sliced
-        The inputs that are slices of captures.
+    `packets` has the columns `NEEDED` of each format (``jmq``, ``gpacket``), stream by stream.
+    `ended` are the streams that end with a FIN or a reset, `sliced` the inputs that are slices of
+    captures.
     """
     first = follow_connections(packets, ended, sliced)
     after = follow_transactions(first.uses, first.sendings, first.deliveries)
@@ -175,7 +159,7 @@ def derive_columns(
         first.facts,
         after.facts,
         {"deliveries": joined.deliveries, "conversations": conversations, "hops": hops.hops},
-        {"conversations": join_requests(first.requests), "violations": find_gaps(first.runs)},
+        {"conversations": join_requests(first.requests)},
     ]
     dropped = first.dropped + evicted + hops.dropped
     if hops.several.num_rows:

@@ -41,7 +41,7 @@ from wireyard.layers.jmq.packet_row import (
     user_of,
 )
 from wireyard.layers.jmq.record_columns import violation_rows
-from wireyard.layers.jmq.rules import DEAD_REASON, OK, RULES
+from wireyard.layers.jmq.rules import DEAD_REASON, DONE_BEFORE, OK, RULES
 from wireyard.layers.jmq.tracking import Ends, Tracking
 from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
@@ -57,16 +57,10 @@ _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
 
 
 class ConnectionResult(NamedTuple):
-    """The result of the first phase.
+    """The result of the first phase: final rows by table, and records for later phases.
 
-    Attributes
-    ----------
-    facts
-        Rows that are final, by table.
-    sendings, deliveries, relays, uses, runs, requests
-        Records for later phases; `requests` are those that may be sent again elsewhere.
-    dropped
-        The number of items that caps dropped.
+    `requests` are those that may be sent again elsewhere; `dropped` is the number of items that
+    caps dropped.
     """
 
     facts: dict[str, pa.Table]
@@ -74,7 +68,6 @@ class ConnectionResult(NamedTuple):
     deliveries: pa.Table
     relays: pa.Table
     uses: pa.Table
-    runs: pa.Table
     requests: pa.Table
     dropped: Counter[str]
 
@@ -88,16 +81,11 @@ def follow_connections(
 ) -> ConnectionResult:
     """Track whole connections by their packets.
 
-    Parameters
-    ----------
-    tables
-        Bronze columns of the packets of each format (``jmq``, ``gpacket``): those of `NEEDED` that
-        the format has. The rows of a stream are contiguous and in the order of its bytes. Messages
-        may have null `properties` and `body`: only the reason why a message is dead is read.
-    ended
-        The streams that end with a FIN or a reset.
-    sliced
-        The inputs that are slices, which lack other connections of a client.
+    `tables` has the bronze columns of each format (``jmq``, ``gpacket``): those of `NEEDED` that
+    the format has. The rows of a stream are contiguous and in the order of its bytes. Messages may
+    have null `properties` and `body`: only the reason why a message is dead is read. `ended` are
+    the streams that end with a FIN or a reset; `sliced` are the inputs that are slices, which lack
+    other connections of a client.
     """
     return _ConnectionTables(PacketColumns(tables), ended, sliced).run()
 
@@ -124,7 +112,6 @@ class _ConnectionTables(Tracking):
             self._deliveries(),
             self._relays(gpackets),
             self._uses(),
-            self._runs(),
             requests.filter(pa.array(may_be_resent)),
             self.dropped,
         )
@@ -185,7 +172,7 @@ class _ConnectionTables(Tracking):
         client, server = self._client_and_server(rows)
         reply = self.p.reply[rows]
         status, has_status = self._status(reply)
-        accepted = np.where(has_status & (status == OK), reply, -1)
+        accepted = np.where(has_status & np.isin(status, (OK, DONE_BEFORE)), reply, -1)
         transaction = self.p.transaction[rows]
         return pa.table(
             {
@@ -445,7 +432,7 @@ class _ConnectionTables(Tracking):
             }
         )
 
-    # --- records for transactions, numbers, brokers -------------------------------------------
+    # --- records for transactions, brokers -------------------------------------------
 
     def _uses(self) -> pa.Table:
         used = self.used or _no_columns(6)
@@ -488,36 +475,6 @@ class _ConnectionTables(Tracking):
         is_sure = (self.connections.known[of] != 0) & ((self.flags[last] & FLAGS["I"]) == 0)
         nothing = np.zeros(len(left), np.int64)
         return last, event, of_slot[left], nothing, self.connections.client_id[of], is_sure
-
-    def _runs(self) -> pa.Table:
-        """Return the sequence numbers of clients, and clients of which some may be missing."""
-        stream, start, stop, place = self.ran or _no_columns(4)
-        s = self.streams
-        over = np.flatnonzero((s.place >= 0) & (s.from_client != 0))
-        of, connections = self.columns.connection_of_stream, self.connections
-        partial = np.flatnonzero((connections.active[of] != 0) & self.lacks_client[of])
-        streams = np.concatenate([stream, over, over, partial])
-        kinds = np.repeat([0, 1, 2], [len(stream) + len(over), len(over), len(partial)])
-        names = np.where(s.from_client != 0, "src_addr", "dst_addr")
-        hosts = [
-            row.get(name) or self.endpoints[self.client[c]]
-            for row, name, c in zip(self.columns.streams, names, of, strict=True)
-        ]
-        rows = np.concatenate(
-            [place, s.place[over], s.place[over], connections.opened[of[partial]]]
-        )
-        nothing = np.zeros(len(partial), np.int64)
-        return pa.table(
-            {
-                "kind": decode_texts(kinds, pa.array(["run", "span", "partial"])),
-                "host": decode_texts(*_codes(hosts, streams)),
-                "sender": decode_texts(self.src[streams], self.endpoint_texts),
-                "start": np.concatenate([start, s.start[over], s.first[over], nothing]),
-                "stop": np.concatenate([stop, s.stop[over], s.stop[over], nothing]),
-                "source": self._source(rows),
-                **self._positions(rows),
-            }
-        )
 
     def _gpacket_violations(self, rows: Any) -> pa.Table:
         count = len(self.columns.streams)

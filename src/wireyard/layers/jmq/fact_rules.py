@@ -57,9 +57,9 @@ J-16 (3.0.1c, consumer id; errata 29, 30) A reply has the id of its request, wha
 broker does not read the type of a packet that is too large, and there may be types that have no
 name here. A packet without a name, with such an id and without flag A is a reply; one whose type is
 that of a reply breaks a rule if no request has the id. A request is accepted if the status of the
-reply is 200.
-J-17 A message that a client sends is accepted by SEND_REPLY with status 200. If it is refused, it
-is not in its transaction.
+reply is 200, or 304: it was done before.
+J-17 A message that a client sends is accepted by SEND_REPLY. If it is refused, it is not in its
+transaction.
 J-18 A client begins a transaction with START_TRANSACTION, or with a COMMIT whose reply names the
 next one. An XA request may have its transaction id in the reply. COMMIT is asked first, then
 accepted or denied; of other requests only those that are accepted count.
@@ -84,17 +84,17 @@ producer with size 0; then messages may still be in flight. Flow True is from th
 False to the consumers.
 J-26 (errata 35; openmq protocol) Some packet types are sent by clients only, such as HELLO and all
 requests with a reply but PING; others by brokers only, such as all replies but PING_REPLY. Both
-send messages: only those of a broker have a delivery count.
-J-27 (3.0.1c, sequence number; errata 48) A sender numbers every packet it writes with the next
+send messages: those with a delivery count or flag B are of a broker. Those without are of the
+client if no packet of the connection shows which side that is.
+J-27 (3.0.1c, sequence number; errata 48) A sender numbers every packet it writes with a higher
 number, in 32 bits. Of the packets of a broker, those messages are its own that have the address of
 its other packets. A packet that is sent again has its old number and timestamp, so a packet with a
 number up to the highest one is new only if its timestamp is later; one with the very highest, if
-its timestamp or its type is another one.
-J-28 (errata 48) A program numbers the packets of all its connections with one counter. So a number
-of a client is missing if the numbers of a stream go on behind it, no stream of the host has it, and
-no bytes of a client of the host are missing or damaged. A broker's counter also numbers the copies
-that it makes of messages, and the packets of services that are not captured: of a broker, no number
-is known to be missing.
+its timestamp or its type is another one. No number is missing: a program numbers all its
+connections with one counter, a broker the packets of services that are not captured too.
+J-28 A message that was given back in packets of the client that are missing may have been delivered
+again in packets of the broker that are missing. So where both sides lack packets since a delivery,
+a later acknowledgement may be that of a later one.
 J-29 A broker numbers the GPackets of all its links with one counter of 64 bits: a number that is
 missing on one link is on another. Lower numbers, and the same one, are as in J-27.
 J-30 (GPacket 3.5) G_MESSAGE_DATA brings a message to consumers of another broker; G_MESSAGE_ACK
@@ -119,17 +119,15 @@ and that before one between brokers; one without flag I or R before one with it;
 J-36 A side of which nothing was captured is missing from the first packet to the last. Then only
 rules about one stream are applied.
 J-37 (3.0.1c, bit flags, I) A packet that is sent again has flag I, and its type and its
-SysMessageID as before. It is the same request: its only effect is that the request waits, and it
-breaks no rule. On another connection it breaks no rule about requests either.
+SysMessageID as before. It is the same request: its only effect is that the request waits with its
+id too, and that one more reply may come. It breaks no rule, and no event of a connection is one
+twice. On another connection it breaks no rule about requests either.
 J-38 A connection ends with its last FIN or reset, or else with its last packet. Of a connection
 with a missing side, the time is unknown.
 J-39 (3.0.1c, bit flags, I) A request that a client sends again on another connection is the one
 that no reply came to: one conversation, from the first packet to the reply of the last.
 J-40 A slice of a capture may lack the packets behind the last one of a stream, unless it has the
 end of the stream. It lacks other connections of a client.
-J-41 A message that was given back in packets of the client that are missing may have been delivered
-again in packets of the broker that are missing. So where both sides lack packets since a delivery,
-a later acknowledgement may be that of a later one.
 """
 """Number, section in parentheses, and sentence."""
 FACT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(

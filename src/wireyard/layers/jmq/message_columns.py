@@ -1,4 +1,4 @@
-"""The phases after transactions: messages, conversations and missing sequence numbers.
+"""The phases after transactions: messages and conversations.
 
 Each is a function of tables of records, with the key of its phase (``columns.py``). Any partition
 by that key gives the same rows.
@@ -30,10 +30,9 @@ from wireyard.layers.jmq.record_columns import (
     positions_of,
     take_or_null,
     texts_of,
-    violation_rows,
     whole,
 )
-from wireyard.layers.jmq.rules import OK, TEMPORARY
+from wireyard.layers.jmq.rules import DONE_BEFORE, OK, TEMPORARY
 from wireyard.layers.jmq.states import OUTCOMES
 from wireyard.layers.tables import as_fact_table
 
@@ -46,14 +45,9 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class MessageResult(NamedTuple):
-    """The result of `join_messages`.
+    """The result of `join_messages`: rows of the table ``deliveries``, and messages.
 
-    Attributes
-    ----------
-    deliveries
-        Rows of the table ``deliveries``.
-    messages
-        Messages that are requests or may be replies, to be partitioned by source and `at`.
+    The messages are requests or may be replies, to be partitioned by source and `at`.
     """
 
     deliveries: pa.Table
@@ -145,16 +139,12 @@ def _conversation_messages(
 ) -> pa.Table:
     """Return a row for each message that is a request, and one for each that may be a reply.
 
-    Parameters
-    ----------
-    sent
-        Rows of `sendings`, one for each message.
-    alone
-        Rows of `deliveries`, one for each message whose sending was not captured.
+    `sent` has a row of `sendings` for each message; `alone` has a row of `deliveries` for each
+    message whose sending was not captured.
     """
     status, has_status = nullable(sendings["status"])
     rolled_back = sendings["rolled_back"].to_numpy()
-    counts = ~rolled_back & (~has_status | (status == OK))
+    counts = ~rolled_back & (~has_status | np.isin(status, (OK, DONE_BEFORE)))
     parts = []
     for table, rows in ((sendings, sent[counts[sent]]), (deliveries, alone)):
         is_request = table["reply_to"].is_valid().to_numpy()[rows]
@@ -261,12 +251,8 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
 def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
     """Return the correlation ids of messages as numbers, numbered within their destination.
 
-    Returns
-    -------
-    key
-        The JMSCorrelationID of each message, -1 for none.
-    chosen, own
-        The ids that a reply may name, of requests only: the JMSMessageID, and the JMSCorrelationID.
+    The first result is the JMSCorrelationID of each message, -1 for none. The other two are the ids
+    that a reply may name, of requests only: the JMSMessageID, and the JMSCorrelationID.
     """
     ids = pc.coalesce(messages["message_id"], messages["message_key"])
     named = pc.binary_join_element_wise(pa.scalar("ID:"), ids, "")
@@ -362,67 +348,3 @@ def _conversation_rows(messages: pa.Table, requests: Any, replies: Any) -> pa.Ta
             **{name: whole(requested_rows[name]) for name in ("source", "stream", "offset")},
         },
     )
-
-
-# --- numbers --------------------------------------------------------------------------------
-
-
-def find_gaps(runs: pa.Table) -> pa.Table:
-    """Return violations for the numbers of a host that are missing in the span of a stream.
-
-    Key: source and host. A program numbers the packets of all its connections with one counter;
-    other programs on the host have their own. So a number of a client is missing if the numbers of
-    a connection continue after it, no connection of the host has it, and all bytes of the clients
-    on all of them were captured. A broker's counter also numbers copies of messages, and packets of
-    services that are not captured.
-    """
-    sources, _ = text_codes(runs["source"])
-    hosts, _ = text_codes(runs["host"])
-    of, count = dense_ids(sources, hosts)
-    kinds, names = text_codes(runs["kind"])
-    is_partial, is_span = (
-        np.array([*(each == name for each in names.to_pylist()), False])[kinds]
-        for name in ("partial", "span")
-    )
-    unseen = np.zeros(count, bool)
-    unseen[of[is_partial]] = True
-    whole_hosts = np.flatnonzero(~unseen[of])
-    runs, of = runs.take(pa.array(whole_hosts)), of[whole_hosts]
-    (positions,) = positions_of(runs)
-    start, stop = nullable(runs["start"])[0].copy(), nullable(runs["stop"])[0].copy()
-    span = is_span[whole_hosts].astype(np.int8)
-    order, starts = order_groups(of, count, start, span, *positions)
-    missing = np.full(len(of), 0, np.int64)
-    broken = np.zeros(len(of), np.int8)
-    _find_gaps(order, starts, start, stop, span, missing, broken)
-    at = np.flatnonzero(broken)
-    after_gap = runs.take(pa.array(at))
-    texts = [
-        f"numbers {f'{first} to {last - 1}' if last > first + 1 else first}"
-        " of this sender are in no packet that was seen"
-        for first, last in zip(missing[at].tolist(), start[at].tolist(), strict=True)
-    ]
-    return violation_rows(
-        texts_of(["sequence_gap"], np.zeros(len(at))),
-        {name: whole(after_gap[name]) for name in ("ns", "frame", "source", "stream", "offset")},
-        client=empty_to_null(whole(after_gap["sender"].cast(pa.string()))),
-        text=pa.array(texts, pa.string()),
-    )
-
-
-@kernel((_I64S, _I64S, _I64S, _I64S, _I8S, _I64S, _I8S))
-def _find_gaps(
-    order: Any, starts: Any, start: Any, stop: Any, span: Any, missing: Any, broken: Any
-) -> None:
-    for group in range(len(starts) - 1):
-        begun, runs_stop, spans_stop = False, _long(0), _long(0)
-        for at in range(starts[group], starts[group + 1]):
-            run = order[at]
-            if span[run]:
-                spans_stop = max(spans_stop, stop[run])
-                continue
-            if not begun:
-                begun, runs_stop, spans_stop = True, start[run], start[run]
-            if start[run] > runs_stop and spans_stop > start[run]:
-                missing[run], broken[run] = runs_stop, 1
-            runs_stop = max(runs_stop, stop[run])

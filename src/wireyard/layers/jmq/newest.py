@@ -21,19 +21,12 @@ from wireyard.arrays import Bools
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.facts import PacketFile
+from wireyard.layers.gaps import source_keys, stream_keys, torn_streams
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
 from wireyard.layers.jmq.files import MESSAGE_NEEDED, derive_files
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.jmq.record_columns import KEY_PATTERN
-from wireyard.layers.newest import (
-    LastIds,
-    MessageProtocol,
-    Packets,
-    SureRows,
-    source_keys,
-    stream_keys,
-    torn_streams,
-)
+from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows
 from wireyard.layers.tables import packet_keys
 
 _NEEDED: Final = tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))
@@ -44,8 +37,6 @@ _RARE: Final = [
     code for code, name in PACKET_TYPES.items() if any(word in name for word in _RARE_WORDS)
 ]
 """Types of the packets that show clients, sessions and consumers."""
-_SEQUENCE_GAP: Final = "sequence_gap"
-"""The rule about missing numbers, which may be in the gap."""
 _PRODUCER: Final = ("source_ip_text", "source_port")
 _ID: Final = (*_PRODUCER, "timestamp", "sequence", "packet_type")
 _SEPARATOR: Final = "-"
@@ -140,9 +131,6 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
         is_whole = pc.invert(pc.is_in(stream_keys(rows), torn))
-        if table == "violations":
-            rules = rows["rule"].cast(pa.string())
-            return pc.and_(is_whole, pc.not_equal(rules, _SEQUENCE_GAP))
         if table != "messages":
             return is_whole
         keys = source_keys(rows, packet_keys(rows["stream"], rows["offset"]))

@@ -75,8 +75,8 @@ BROKER_HANDLERS: Final[Mapping[int, str]] = MappingProxyType(
 )
 """The handlers of packets of the broker by type; of all other types it is ``broker_request``."""
 
-OK: Final = 200
-"""The status of a reply that accepts its request."""
+OK, DONE_BEFORE = 200, 304
+"""The statuses of replies that accept their requests."""
 
 _PING_REPLY: Final = 55
 PINGS: Final = frozenset({54, _PING_REPLY})
@@ -126,7 +126,6 @@ acknowledged_nothing J-23 all an acknowledgement of a message that the consumer 
 malformed_records J-22 one a body that is no list of message ids, in a packet that needs one
 sent_while_paused J-25 both a message after flag F or C, before the flow was resumed
 transaction_over J-31 all a transaction was used or ended after its end
-sequence_gap J-28 one numbers of a sender are missing from its captured packets
 sequence_back J-27 one a new packet has a lower number than its sender had used
 sequence_reused J-27 one a new packet has a number that another one of its sender has
 transaction_id_missing J-7 one flag T, and no transaction id

@@ -67,14 +67,9 @@ _CLOSED, _MISSED, _REPLY_LOST = (
 
 
 class Tracking:
-    """The packets of connections, the slots of their keys, and the results of the kernel.
+    """The packets of connections in order, the slots of their keys, and the results of the kernel.
 
-    Parameters
-    ----------
-    columns
-        The packets, in order.
-    ended
-        The streams that end with a FIN or a reset.
+    `ended` are the streams that end with a FIN or a reset.
     """
 
     def __init__(self, columns: PacketColumns, ended: Ends, sliced: Collection[str]) -> None:
@@ -166,17 +161,21 @@ class Tracking:
         self.again[rows[order[~is_new]]] = rows[order[newest[~is_new]]]
 
     def _find_clients(self) -> None:
-        """Find the client's end of each connection, and the first packet that shows it."""
+        """Find the client's end of each connection, by the first packet that shows it."""
         columns = self.columns
         by_type = np.full(k.TYPES, -1, np.int8)
         for by, types in ((1, BY_CLIENT), (0, BY_BROKER), (2, MESSAGE_TYPES)):
             by_type[[code for code in types if 0 <= code < k.TYPES]] = by
         known = (self.packet_type >= 0) & (self.packet_type < k.TYPES)
         from_client = by_type[np.where(known, self.packet_type, k.TYPES - 1)]
-        from_client = np.where(from_client == 2, ~columns.valid("delivery_count"), from_client)
-        shows = np.flatnonzero((self.kind == k.PACKET) & (from_client >= 0))
+        packets, is_message = self.kind == k.PACKET, from_client == 2
+        of_broker = columns.valid("delivery_count") | ((self.flags & FLAGS["B"]) != 0)
+        from_client[is_message] = ~of_broker[is_message]
         first = np.full(columns.connections, self.rows, np.int64)
-        first[self.connection[shows][::-1]] = shows[::-1]
+        # Of several rows of a connection, the last assignment counts.
+        for shows in (is_message & ~of_broker, (from_client >= 0) & ~(is_message & ~of_broker)):
+            rows = np.flatnonzero(packets & shows)[::-1]
+            first[self.connection[rows]] = rows
         self.client = np.full(columns.connections, -1, np.int32)
         self.server = np.full(columns.connections, -1, np.int32)
         active = np.flatnonzero(first < self.rows)
@@ -185,8 +184,7 @@ class Tracking:
         self.client[active] = np.where(is_client, self.src[streams], self.dst[streams])
         self.server[active] = np.where(is_client, self.dst[streams], self.src[streams])
         self.from_client = (self.src == self.client[columns.connection_of_stream]).astype(np.int8)
-        early = (self.kind == k.PACKET) & (np.arange(self.rows) < first[self.connection])
-        self.kind[early] = k.SEEN
+        self.kind[packets & (first[self.connection] == self.rows)] = k.SEEN
 
     def _read_properties(self) -> records.Properties:
         """Read the properties of control packets."""
@@ -446,11 +444,6 @@ class Tracking:
         count = columns.connections
         silent = np.ones(2 * count, np.int8)
         silent[2 * columns.connection_of_stream + self.from_client] = 0
-        self.lacks_client = silent[1::2] != 0
-        """Whether packets of its client may be missing, by connection."""
-        missed = np.isin(self.kind, (k.LOST, k.MISSED)) & (self.from_client[columns.stream] != 0)
-        self.lacks_client[self.connection[missed]] = True
-        self.lacks_client[columns.connection_of_stream[self.of_slice]] = True
         lists = ("first_waiting", "last_waiting", "first_paused", "last_paused")
         self.connections = records.blank(
             records.Connections,
@@ -466,22 +459,22 @@ class Tracking:
         buffers = records.blank(
             records.Buffers,
             _ROOM,
-            counts=np.zeros(3, np.int64),
+            counts=np.zeros(2, np.int64),
             dropped=np.zeros(len(k.CAPS), np.int64),
         )
         tables = k.compiled()
-        kept: list[list[Any]] = [[], [], []]
+        kept: list[list[Any]] = [[], []]
         row = 0
         while row < self.rows:
             row = track_packets(
                 row, tables, p, self.q, self.streams, self.connections, self.waiting,
                 self.consumers, self.held, self.pauses, buffers, _ROOM,
             )  # fmt: skip
-            for which, (first, stop) in enumerate(((2, 7), (7, 13), (13, 17))):
+            for which, (first, stop) in enumerate(((2, 7), (7, 13))):
                 count = int(buffers.counts[which])
                 kept[which].append([column[:count].copy() for column in buffers[first:stop]])
             buffers.counts[:] = 0
-        self.violations, self.used, self.ran = (
+        self.violations, self.used = (
             [np.concatenate(parts) for parts in zip(*parts_of, strict=True)] if parts_of else None
             for parts_of in kept
         )
@@ -512,7 +505,8 @@ class Tracking:
         self.ended_by = names[by]
         self.is_open = by == 4
         self._find_ends()
-        waiting = self.waiting.row[self.waiting.row >= 0]
+        waiting = np.unique(self.waiting.row[self.waiting.row >= 0])
+        waiting = waiting[self.p.reply[waiting] < 0]
         messages = waiting[self.handler[waiting] == k.SENDS]
         self.in_flight_sent = np.bincount(self.connection[messages], minlength=columns.connections)
         held = self.held.row[self.held.row >= 0]

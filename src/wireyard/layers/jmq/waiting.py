@@ -5,8 +5,9 @@ Rules of this file:
 1. A message waits in a queue after its broker took it, until a consumer has it for good: one that
    was given back waits again.
 2. A message that was relayed to another broker waits there, if at all.
-3. Where packets of any connection of a broker are missing, or the capture is a slice, nothing is
-   known to wait there: what a consumer did not acknowledge may have gone to another one.
+3. Where packets of any connection of a broker are missing, all links of a broker that is in a
+   cluster, or the capture is a slice, nothing is known to wait there: what a consumer did not
+   acknowledge may have gone to another one, and any message to another broker.
 4. Who consumes a queue is who has a consumer there now, whoever had one before.
 5. Nothing waits any more in what an administrator has purged or destroyed.
 """
@@ -20,24 +21,26 @@ SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY 
 """
 """The end of each capture: its last packet or FIN."""
 DENIED: Final = """
-SELECT s.source, s.stream, s."offset", s.frame, s.destination, s.src_addr, s.src_port,
-  r.frame AS reply_frame, r.captured_ns, r.properties['JMQStatus'].value AS status,
-  r.properties['JMQReason'].value AS reason
-FROM packets_jmq r JOIN packets_jmq s
-ON s.source = r.source AND s.consumer_id = r.consumer_id
-  AND s.src_addr = r.dst_addr AND s.src_port = r.dst_port
-  AND s.dst_addr = r.src_addr AND s.dst_port = r.src_port
-WHERE r.packet_type = 9 AND r.properties['JMQStatus'].value <> '200'
-  AND s.packet_type BETWEEN 1 AND 6
+SELECT s.source, s.stream, s."offset", s.frame, s.destination, c.requester AS client,
+  c.replied_ns AS captured_ns, c.status, r.properties['JMQReason'].value AS reason
+FROM conversations c
+JOIN packets_jmq s ON s.source = c.source AND s.stream = c.stream AND s."offset" = c."offset"
+LEFT JOIN packets_jmq r
+ON r.source = c.source AND r.packet_type = 9 AND r.stream || '@' || r."offset" = c.reply_key
+WHERE c.kind = 'control' AND s.packet_type BETWEEN 1 AND 6 AND c.status NOT IN (200, 304)
 """
-"""Messages that an Open MQ broker did not accept: SEND_REPLY with a status other than 200."""
+"""Messages that an Open MQ broker did not accept; 304 is the status of one that it had before."""
 
 # --- consumers ------------------------------------------------------------------------------
 
-_SAME_CONNECTION: Final = """s.source = {0}.source AND s.protocol = 'jms'
-  AND s.client = if(contains({0}.src_addr, ':'), '[' || {0}.src_addr || ']', {0}.src_addr)
-    || ':' || {0}.src_port
-  AND split_part(s.stream, '#', 2) = split_part({0}.stream, '#', 2)"""
+SENDER, RECEIVER = (
+    f"(if(contains({{0}}.{end}_addr, ':'), '[' || {{0}}.{end}_addr || ']', {{0}}.{end}_addr)"
+    f" || ':' || {{0}}.{end}_port)"
+    for end in ("src", "dst")
+)
+"""The endpoints that a packet comes from and goes to."""
+_SAME_CONNECTION: Final = f"""s.source = {{0}}.source AND s.protocol = 'jms'
+  AND s.client = {SENDER} AND split_part(s.stream, '#', 2) = split_part({{0}}.stream, '#', 2)"""
 """Join condition of a client's packets and the row `s` of its connection."""
 _CONSUMERS: Final = f"""
 SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src_port, c.dst_addr,
@@ -47,7 +50,14 @@ SELECT c.source, c.frame, c.stream, c."offset", c.captured_ns, c.src_addr, c.src
   nullif(c.properties['JMQDurableName'].value, '') AS durable,
   coalesce(c.properties['JMQNoLocal'].value, 'false') = 'true' AS no_local,
   r.properties['JMQConsumerID'].value::BIGINT AS consumer_id,
-  s.client_id, s.client, s.server, least(x.closed_ns, s.closed_ns) AS until_ns,
+  s.client_id, s.client, s.server, least(
+    (SELECT min(x.captured_ns) FROM packets_jmq x
+      WHERE x.source = c.source AND x.stream = c.stream AND x.captured_ns >= r.captured_ns
+        AND (x.packet_type = 16
+          AND x.properties['JMQConsumerID'].value = r.properties['JMQConsumerID'].value
+          OR x.packet_type = 70
+          AND x.properties['JMQSessionID'].value = c.properties['JMQSessionID'].value)),
+    s.closed_ns) AS until_ns,
   coalesce(s.in_flight_sent IS NOT NULL, false) AS is_whole
 FROM packets_jmq c JOIN packets_jmq r
 ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
@@ -56,10 +66,6 @@ ON r.source = c.source AND r.consumer_id = c.consumer_id AND r.packet_type = 15
   AND r.src_addr = c.dst_addr AND r.src_port = c.dst_port
   AND r.dst_addr = c.src_addr AND r.dst_port = c.src_port
 LEFT JOIN sessions s ON {_SAME_CONNECTION.format("c")}
-LEFT JOIN (
-  SELECT source, properties['JMQConsumerID'].value AS id, min(captured_ns) AS closed_ns
-  FROM packets_jmq WHERE packet_type = 16 GROUP BY ALL
-) x ON x.source = c.source AND x.id = r.properties['JMQConsumerID'].value
 WHERE c.packet_type = 14 AND r.properties['JMQStatus'].value = '200'
   AND c.captured_ns IS NOT NULL
 """
@@ -109,9 +115,23 @@ FROM sessions s JOIN streams t
 ON t.source = s.source
   AND (t.sliced OR starts_with(t.format, 'gpacket') AND NOT t.paired)
 WHERE s.protocol = 'jms'
+UNION
+SELECT (s.source, s.server)
+FROM sessions s JOIN packets_jmq h ON h.source = s.source AND starts_with(h.stream, s.server || '>')
+WHERE s.protocol = 'jms' AND h.packet_type = 11
+  AND contains(h.properties['JMQBrokerList'].value, ',') AND NOT EXISTS (
+    FROM streams t
+    WHERE t.source = h.source AND starts_with(t.format, 'gpacket')
+      AND h.src_addr IN (t.src_addr, t.dst_addr)
+  )
 """
-"""Brokers of which packets are missing, a direction of a link between brokers, or connections,
-which a slice leaves out."""
+"""Brokers of which packets are missing, a direction of a link between brokers, all links of one in
+a cluster, or connections, which a slice leaves out."""
+IS_DELIVERY: Final = """EXISTS (
+    FROM deliveries d
+    WHERE d.source = p.source AND d.stream = p.stream AND d."offset" = p."offset"
+  )"""
+"""Condition for a message in a packet `p` that a broker sent to a consumer."""
 _EMPTIED: Final = """EXISTS (
     FROM packets_jmq a
     JOIN conversations c
@@ -174,11 +194,18 @@ WHERE NOT m.is_purged AND m.delayed_ms IS NULL AND EXISTS (
   ) AND NOT EXISTS (FROM deliveries d WHERE d.message_key = m.message_key)
 """
 """Messages that were never delivered, while a consumer without a selector got later ones."""
+_ANNOUNCED: Final = """EXISTS (
+    FROM packets_gpacket g
+    WHERE g.source = m.source AND g.packet_type IN (5, 35) AND contains(hex(g.payload),
+      format('{:04X}', octet_length(encode(m.destination))) || hex(encode(m.destination)))
+  )"""
+"""Condition for a message `m` in a queue for which a broker of the cluster announced a consumer."""
 _QUEUED: Final = f"""
 SELECT m.*, EXISTS (
     FROM deliveries d WHERE d.message_key = m.message_key AND d.verdict = 'left'
   ) AS was_left,
-  (m.source, m.destination) IN (SELECT (source, destination) FROM ({_PRESENT})) AS has_consumer
+  (m.source, m.destination) IN (SELECT (source, destination) FROM ({_PRESENT}))
+    OR {_ANNOUNCED} AS has_consumer
 FROM jms_unconsumed m
 WHERE NOT m.is_purged
   AND (m.source, m.message_key) NOT IN (SELECT (source, message_key) FROM ({DIED}))
@@ -202,7 +229,7 @@ ON s.source = m.source AND s.server = m.server AND s.destination = m.destination
 WHERE m.destination_kind = 'topic' AND NOT EXISTS (
     FROM deliveries d
     WHERE d.message_key = m.message_key AND d.subscription = s.durable
-      AND d.verdict NOT IN {_RETURNED}
+      AND coalesce(d.consumer_client_id = s.client_id, true) AND d.verdict NOT IN {_RETURNED}
   ) AND NOT EXISTS (
     FROM packets_jmq u
     WHERE u.source = m.source AND u.packet_type = 16

@@ -26,7 +26,6 @@ from wireyard.layers.jmq.columns import (
     compare_clocks,
     compare_times,
     connection_keys,
-    find_gaps,
     follow_connections,
     follow_transactions,
     join_messages,
@@ -108,8 +107,8 @@ def _opened(file: _File) -> PacketFile:
 
 # --- phases ---------------------------------------------------------------------------------
 
-_STREAMS, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _RUNS, _MARKS = (
-    "streams", "transactions", "messages", "relays", "requests", "runs", "marks",
+_STREAMS, _TRANSACTIONS, _MESSAGES, _RELAYS, _REQUESTS, _MARKS = (
+    "streams", "transactions", "messages", "relays", "requests", "marks",
 )  # fmt: skip
 _SEVERAL, _SPANS, _CLOCKS = "several", "spans", "clocks"
 """Names of what tasks pass on, besides the packets of each format."""
@@ -124,7 +123,7 @@ def _write_by_phases(runner: Runner, output: Output, group: Group) -> Iterable[R
         Stage((*FORMATS, _STREAMS), parts, partial(_follow, job=job)),
         Stage((_TRANSACTIONS,), parts, partial(_end_transactions, job=job)),
         Stage((_MESSAGES, _RELAYS), parts, partial(_join, job=job)),
-        Stage((_REQUESTS, _RUNS, _MARKS), parts + len(files), partial(_finish, job=job)),
+        Stage((_REQUESTS, _MARKS), parts + len(files), partial(_finish, job=job)),
     ]
     if len(group.sources) > 1:
         stages += [
@@ -199,7 +198,6 @@ def _follow(given: PartInput, job: _Job) -> Outputs:
     others = follow_transactions(followed.uses.slice(0, 0), *outside)
     yield from pass_on(_MESSAGES, _by_key("hops", job.parts, others.sendings, others.deliveries))
     yield from pass_on(_RELAYS, _by_key("hops", job.parts, followed.relays, followed.requests))
-    yield from pass_on(_RUNS, _by_key("numbers", job.parts, followed.runs))
 
 
 def _by_transaction(records: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -242,14 +240,12 @@ def _join(given: PartInput, job: _Job) -> Outputs:
 
 
 def _finish(given: PartInput, job: _Job) -> Outputs:
-    """Match requests with replies, and find gaps in packet numbers; or write marked messages."""
+    """Match requests with replies, or write marked messages."""
     if given.part >= job.parts:
         yield from _write_marked(given, job)
         return
     conversations, dropped = match_replies(*_read(given, _REQUESTS))
-    violations = find_gaps(*_read(given, _RUNS))
-    tables = {"conversations": conversations, "violations": violations}
-    yield from write_tables(tables.items(), job.output)
+    yield from write_tables([("conversations", conversations)], job.output)
     yield from dropped_rows(dropped)
 
 

@@ -46,15 +46,14 @@ RULE_CODES: Final = {rule: code for code, rule in enumerate(RULES)}
 (
     BEFORE_LOGIN, SECOND_LOGIN, AFTER_GOODBYE, REPLY_WITHOUT_REQUEST, REQUEST_ID_REUSED,
     UNKNOWN_CONSUMER, HANDED_OVER_TWICE, ACKNOWLEDGED_NOTHING, MALFORMED_RECORDS,
-    SENT_WHILE_PAUSED, TRANSACTION_OVER, SEQUENCE_GAP, SEQUENCE_BACK, SEQUENCE_REUSED,
-    TRANSACTION_ID_MISSING,
+    SENT_WHILE_PAUSED, TRANSACTION_OVER, SEQUENCE_BACK, SEQUENCE_REUSED, TRANSACTION_ID_MISSING,
 ) = (
     RULE_CODES[rule]
     for rule in (
         "before_login", "second_login", "after_goodbye", "reply_without_request",
         "request_id_reused", "unknown_consumer", "handed_over_twice", "acknowledged_nothing",
-        "malformed_records", "sent_while_paused", "transaction_over", "sequence_gap",
-        "sequence_back", "sequence_reused", "transaction_id_missing",
+        "malformed_records", "sent_while_paused", "transaction_over", "sequence_back",
+        "sequence_reused", "transaction_id_missing",
     )
 )  # fmt: skip
 
@@ -96,7 +95,7 @@ CAP_WAITING, CAP_HELD, CAP_CONSUMERS, CAP_PAUSED, CAP_TRANSACTIONS = range(len(C
 
 CAP_COUNT: Final = len(CAPS)
 
-OK: Final = rules.OK
+OK, DONE_BEFORE = rules.OK, rules.DONE_BEFORE
 WANTED, TRANSACTED, RESENT = FLAGS["A"], FLAGS["T"], FLAGS["I"]
 LAST_OF_CONNECTION, LAST_OF_ONE = FLAGS["F"], FLAGS["C"]
 WITHOUT_T: Final = rules.WITHOUT_T

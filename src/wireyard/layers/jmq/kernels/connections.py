@@ -73,7 +73,7 @@ def ask(
     """Let a request wait for its reply, with the id of a packet: its own, or it is sent again."""
     slot, side = p.request[row], 2 * c + (p.handler[row] == k.SERVER_REQUESTS)
     if waiting.row[slot] >= 0:
-        if p.flags[row] & k.RESENT == 0:
+        if p.flags[row] & k.RESENT == 0 and p.reply[waiting.row[slot]] < 0:
             add_violation(tables, connections, out, c, k.REQUEST_ID_REUSED, row, -2, 1)
         stop_waiting(connections, waiting, side, slot)
     elif not admit(tables, connections, out, c, k.CAP_WAITING):
@@ -81,7 +81,7 @@ def ask(
         if first < 0:
             return
         stop_waiting(connections, waiting, side, first)
-    waiting.row[slot] = request
+    waiting.row[slot], waiting.more[slot] = request, 0
     append(
         connections.first_waiting, connections.last_waiting, waiting.before, waiting.after, side,
         slot,
@@ -96,15 +96,12 @@ def ask_again(
     if p.handler[row] == k.SENDS:
         p.client_id[row] = connections.client_id[c]
     request = k.LONG(p.again[row])
-    if not p.is_request[request]:
+    if not p.is_request[request] or p.flags[row] & k.WANTED == 0:
         return
-    slot = p.request[request]
-    if waiting.row[slot] == request:
-        stop_waiting(connections, waiting, 2 * c, slot)
-        release(connections, c, k.CAP_WAITING)
-    if p.flags[row] & k.WANTED != 0:
+    if waiting.row[p.request[row]] == request:
+        waiting.more[p.request[row]] += 1
+    else:
         ask(p, tables, connections, waiting, out, c, row, request)
-        p.request[request] = p.request[row]
 
 
 @inlined
@@ -117,8 +114,10 @@ def answer(p: Any, tables: Any, connections: Any, waiting: Any, out: Any, c: int
         if tables.is_reply[by_type(p.packet_type[row])]:
             add_violation(tables, connections, out, c, k.REPLY_WITHOUT_REQUEST, row, -2, 1)
         return -1
-    stop_waiting(connections, waiting, 2 * c + by_broker, slot)
-    release(connections, c, k.CAP_WAITING)
+    waiting.more[slot] -= 1
+    if waiting.more[slot] < 0:
+        stop_waiting(connections, waiting, 2 * c + by_broker, slot)
+        release(connections, c, k.CAP_WAITING)
     if p.reply[request] >= 0:  # It was sent again, after the broker had read it.
         return -1
     p.reply[request] = row
@@ -174,7 +173,7 @@ def settle(
     if row == request:
         has = 0
     else:
-        accepted = has & k.HAS_STATUS != 0 and q.status[at] == k.OK
+        accepted = has & k.HAS_STATUS != 0 and q.status[at] in (k.OK, k.DONE_BEFORE)
     if handler == k.SENDS:
         if not accepted and p.transaction[request] != 0:
             use(p, connections, out, c, row, p.transaction[request], k.U_DENY_SEND, 1)
@@ -218,14 +217,11 @@ def track_packets(
 ) -> int:  # fmt: skip
     """Track connections by their packets, which are in the order of time within each connection.
 
-    Returns
-    -------
-    row
-        The first packet that was not handled because a buffer of `out` is nearly full, or the
-        number of packets.
+    Return the row of the first packet that was not handled because a buffer of `out` is nearly
+    full, or the number of packets.
     """
     for row in range(start, len(p.kind)):
-        if max(out.counts[0], out.counts[1], out.counts[2]) + k.ROOM > room:
+        if max(out.counts[0], out.counts[1]) + k.ROOM > room:
             return row
         kind = p.kind[row]
         if kind in (k.NOTHING, k.SEEN):

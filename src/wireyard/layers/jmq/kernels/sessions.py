@@ -141,8 +141,7 @@ def number_packet(
     Two rules are about one stream: a number that is lower than before (`sequence_back`), and one
     that two packets have (`sequence_reused`). A packet that is sent again keeps its number and its
     timestamp, so a packet is certainly new only if its timestamp is later than that of the highest
-    number (erratum 48). A run is consecutive numbers: only of a client some are known to be
-    missing. Of messages, a broker numbers only its own:
+    number (erratum 48). A run is consecutive numbers. Of messages, a broker numbers only its own:
     those with the address of its other packets.
     """
     if not streams.from_client[s]:
@@ -154,9 +153,7 @@ def number_packet(
                     or p.port[own] != p.port[row]):  # fmt: skip
                 return
     sequence = p.sequence[row]
-    if streams.place[s] < 0:
-        streams.first[s] = sequence
-    else:
+    if streams.highest[s] >= 0:
         ahead = ((sequence - streams.stop[s] + k.HALF) & k.WORD) - k.HALF
         if ahead == 0:
             streams.stop[s] += 1
@@ -177,13 +174,7 @@ def number_packet(
                 rule = k.SEQUENCE_REUSED if sequence >= streams.start[s] else k.SEQUENCE_BACK
                 add_violation(tables, connections, out, c, rule, row, -1, 1)
             return
-        if streams.from_client[s]:
-            at = out.counts[2]
-            out.run_stream[at], out.run_place[at] = s, streams.place[s]
-            out.run_start[at], out.run_stop[at] = streams.start[s], streams.stop[s]
-            out.counts[2] = at + 1
-    streams.start[s], streams.stop[s] = sequence, sequence + 1
-    streams.place[s] = streams.highest[s] = row
+    streams.start[s], streams.stop[s], streams.highest[s] = sequence, sequence + 1, row
 
 
 @inlined
@@ -198,7 +189,7 @@ def log_in(
     connections.last[c] = row
     event = k.LONG(tables.login_events[by_type(p.packet_type[row])])
     state = connections.state[c]
-    if event == -2 or (event == -1 and tables.steady[state]):
+    if event == -2 or p.again[row] >= 0 or (event == -1 and tables.steady[state]):
         return
     if event == -1:
         event = k.CLIENT_PACKET if from_client else k.SERVER_PACKET

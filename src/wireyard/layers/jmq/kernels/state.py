@@ -85,14 +85,12 @@ class Properties(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """Directed streams, and the runs of their sequence numbers; axis: stream."""
+    """Directed streams, and the latest run of their sequence numbers; axis: stream."""
 
     connection: Int32s
     from_client: Int8s
-    first: Ints
     start: Ints
     stop: Ints
-    place: Int32s
     highest: Int32s
     address: Int32s
     """Row with the broker's own address."""
@@ -147,6 +145,8 @@ class Waiting(NamedTuple):
     """Requests that wait for a reply; axis: side of a connection and request id."""
 
     row: Int32s
+    more: Ints
+    """The replies that may come after the next one, to packets that were sent again."""
     before: Int32s
     after: Int32s
 
@@ -198,10 +198,10 @@ class Pauses(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """The output buffers of the kernel: violations, transaction events, runs."""
+    """The output buffers of the kernel: violations and transaction events."""
 
     counts: Ints
-    """The number of entries of each of the three."""
+    """The number of entries of both."""
     dropped: Ints
     rule: Int32s
     rule_row: Int32s
@@ -216,10 +216,6 @@ class Buffers(NamedTuple):
     use_client_id: Int32s
     use_sure: Int8s
     """Whether no missing packets may explain the event, and its packet was not sent again."""
-    run_stream: Int32s
-    run_start: Ints
-    run_stop: Ints
-    run_place: Int32s
 
 
 T = TypeVar("T")

@@ -10,9 +10,12 @@ from wireyard.layers.jmq.waiting import (
     DENIED,
     DIED,
     ENDS,
+    IS_DELIVERY,
     OVERTAKEN,
     PARTLY_SEEN,
     PURGED,
+    RECEIVER,
+    SENDER,
     SENT,
 )
 from wireyard.layers.symptoms import (
@@ -90,13 +93,9 @@ GROUP BY ALL
 def _paused(marks: str, id_property: str) -> str:
     """Return a query for long pauses of flow control.
 
-    Parameters
-    ----------
-    marks
-        A query for the packets that began a pause, with `number`: the id of the paused producer or
-        consumer, null for the whole connection.
-    id_property
-        The property of RESUME_FLOW (52) that has this id.
+    `marks` is a query for the packets that began a pause, with `number`: the id of the paused
+    producer or consumer, null for the whole connection. RESUME_FLOW (52) has this id in the
+    property `id_property`.
     """
     return f"""
 WITH marks AS ({marks}), paused AS (
@@ -133,14 +132,14 @@ _TOSENDER: Final = """p.dst_addr AS from_addr, p.dst_port AS from_port, p.src_ad
   p.src_port AS to_port"""
 _PRODUCER_PAUSED: Final = _paused(
     f"""
-SELECT p.destination, p.src_addr || ':' || p.src_port AS client, {_MARK}, {_TOSENDER},
+SELECT p.destination, {SENDER.format("p")} AS client, {_MARK}, {_TOSENDER},
   if(p.flags LIKE '%C%', p.producer_id::VARCHAR, NULL) AS number
 FROM packets_jmq p
-WHERE p.packet_type BETWEEN 1 AND 6 AND p.delivery_count IS NULL
+WHERE p.packet_type BETWEEN 1 AND 6 AND NOT {IS_DELIVERY}
   AND (p.flags LIKE '%C%' OR p.flags LIKE '%F%')
 UNION ALL
 SELECT regexp_replace(p.properties['JMQDestinationID'].value, '^[QT]:', ''),
-  p.dst_addr || ':' || p.dst_port, {_MARK},
+  {RECEIVER.format("p")}, {_MARK},
   p.src_addr, p.src_port, p.dst_addr, p.dst_port, p.properties['JMQProducerID'].value
 FROM packets_jmq p
 WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
@@ -151,10 +150,10 @@ WHERE p.packet_type IN (19, 52) AND p.properties['JMQSize'].value = '0'
 """A producer has sent the last message that it may send (flags C and F), or must stop sending."""
 _CONSUMER_PAUSED: Final = _paused(
     f"""
-SELECT p.destination, p.dst_addr || ':' || p.dst_port AS client, {_MARK}, {_TOSENDER},
+SELECT p.destination, {RECEIVER.format("p")} AS client, {_MARK}, {_TOSENDER},
   if(p.flags LIKE '%C%', p.consumer_id::VARCHAR, NULL) AS number
 FROM packets_jmq p
-WHERE p.packet_type BETWEEN 1 AND 6 AND p.delivery_count IS NOT NULL
+WHERE p.packet_type BETWEEN 1 AND 6 AND {IS_DELIVERY}
   AND (p.flags LIKE '%C%' OR p.flags LIKE '%F%')
 """,
     "JMQConsumerID",
@@ -165,8 +164,7 @@ WHERE p.packet_type BETWEEN 1 AND 6 AND p.delivery_count IS NOT NULL
 def _denied(condition: str) -> str:
     """Return a query for messages that an Open MQ broker did not accept."""
     return f"""
-SELECT destination, src_addr || ':' || src_port AS client, count(*) AS count,
-  {status_text("min(status)::INTEGER", "min(reason)")} AS said,
+SELECT destination, client, count(*) AS count, {status_text("min(status)", "min(reason)")} AS said,
   arg_min(source, captured_ns) AS source,
   arg_min(frame, captured_ns) AS frame, arg_min(stream, captured_ns) AS stream,
   arg_min("offset", captured_ns) AS "offset"
@@ -191,27 +189,29 @@ GROUP BY c.requester, c.request, c.status
 """
 REQUEST_UNANSWERED: Final = f"""
 WITH asked AS (
-  SELECT c.*, max(c.replied_ns) OVER (
+  SELECT c.*, s.client, if(s.client = c.requester, 'broker', 'client') AS silent,
+    max(c.replied_ns) OVER (
       PARTITION BY c.source, c.requester ORDER BY c.requested_ns DESC
     ) AS later_ns,
     coalesce(s.closed_ns, e.end_ns) - c.requested_ns AS waited_ns
   FROM conversations c
   JOIN ({ENDS}) e ON e.source = c.source
   JOIN sessions s
-  ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.requester
+  ON s.source = c.source AND s.protocol = 'jms'
+    AND s.client IN (c.requester, c.responder) AND s.server IN (c.requester, c.responder)
     AND split_part(s.stream, '#', 2) = split_part(c.stream, '#', 2)
     AND s.in_flight_sent IS NOT NULL
   WHERE c.kind = 'control' AND (c.source, c.stream) NOT IN (
       SELECT (source, {BACK}) FROM streams WHERE NOT begun
     )
 )
-SELECT NULL AS destination, requester AS client, count(*) AS count, request,
+SELECT NULL AS destination, client, count(*) AS count, request, silent,
   arg_min(source, requested_ns) AS source, arg_min(requested_frame, requested_ns) AS frame,
   arg_min(stream, requested_ns) AS stream, arg_min("offset", requested_ns) AS "offset"
 FROM asked
 WHERE reply_key IS NULL AND (waited_ns >= {LONG_NS} OR later_ns IS NOT NULL)
   AND NOT (request LIKE '%_MESSAGE' OR request = 'MESSAGE')
-GROUP BY requester, request
+GROUP BY client, request, silent
 """
 _UNACCEPTED: Final = _messages(
     f"""
@@ -361,14 +361,14 @@ SYMPTOMS: Final = (
         "refused",
         "{messages} over a limit of the broker, status {said}",
         TRACE_ALL,
-        _denied("status IN ('414', '423')"),
+        _denied("status IN (414, 423)"),
     ),
     Symptom(
         "send_refused",
         "refused",
         "{messages} of this client refused by the broker, status {said}",
         TRACE_ALL,
-        _denied("status NOT IN ('414', '423')"),
+        _denied("status NOT IN (414, 423)"),
     ),
     Symptom(
         "request_refused",

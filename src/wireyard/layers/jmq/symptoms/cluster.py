@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.layers.jmq.waiting import ENDS
+from wireyard.layers.jmq.waiting import ENDS, IS_DELIVERY, RECEIVER, SENDER
 from wireyard.layers.symptoms import BACK, LONG_NS, TRACE_ALL, Symptom
 
 _LINK: Final = (
@@ -31,7 +31,7 @@ _BROKERS: Final = """
   GROUP BY addr
 """
 """Names of brokers: in these packet types the instance name is the sender's."""
-_CLIENTS: Final = """
+_CLIENTS: Final = f"""
   SELECT source, client,
     max(captured_ns) FILTER (packet_type = 20) AS started_ns,
     max(captured_ns) FILTER (packet_type = 22) AS stopped_ns,
@@ -39,27 +39,20 @@ _CLIENTS: Final = """
     max(captured_ns) FILTER (packet_type <= 6) AS full_ns
   FROM (
     SELECT source, captured_ns, packet_type,
-      if(packet_type <= 6, dst_addr || ':' || dst_port, src_addr || ':' || src_port) AS client
-    FROM packets_jmq
+      if(packet_type <= 6, {RECEIVER.format("p")}, {SENDER.format("p")}) AS client
+    FROM packets_jmq p
     WHERE packet_type IN (20, 22, 52)
-      OR (packet_type BETWEEN 1 AND 6 AND delivery_count IS NOT NULL
+      OR (packet_type BETWEEN 1 AND 6 AND {IS_DELIVERY}
         AND (flags LIKE '%C%' OR flags LIKE '%F%'))
   )
   GROUP BY ALL
 """
 """By client, the times of START, STOP, RESUME_FLOW and of messages that used up its window."""
 _OPEN: Final = f"""
-  SELECT c.*, coalesce(s.client_id, s.client) AS name, s.ended_by = 'open' AND NOT EXISTS (
-      FROM packets_jmq x
-      WHERE x.packet_type = 16
-        AND x.properties['JMQConsumerID'].value::BIGINT = c.consumer_id
-    ) AS is_open,
+  SELECT c.*, coalesce(c.client_id, c.client) AS name, c.until_ns IS NULL AS is_open,
     coalesce(f.started_ns > coalesce(f.stopped_ns, 0), false)
       AND coalesce(f.resumed_ns, 0) >= coalesce(f.full_ns, 0) AS is_ready
-  FROM jms_consumers c
-  JOIN sessions s
-  ON s.source = c.source AND s.protocol = 'jms' AND s.client = c.src_addr || ':' || c.src_port
-  LEFT JOIN ({_CLIENTS}) f ON f.source = s.source AND f.client = s.client
+  FROM jms_consumers c LEFT JOIN ({_CLIENTS}) f ON f.source = c.source AND f.client = c.client
 """
 """Consumers whose creation was captured, whether they still exist, and can take messages."""
 
