@@ -8,18 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wireyard.broker.core import Core
-from wireyard.broker.persistence import TABLES, Persistence
+from wireyard.broker.persistence import TABLES
 from wireyard.broker.recording import Recording, Tape
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
-from wireyard.endpoints import ClientEndpoint, Completed, Delivery, Flows, Message
+from wireyard.endpoints import ClientEndpoint, Completed, Delivery, Flows, Limits, Message
 from wireyard.formats.mqtt.control import ConnAck, Connect
 from wireyard.formats.mqtt.filters import Filter
 
 TOPICS = ("a", "a/b", "a/c", "b/c", "b/c/d")
 FILTERS = ("a", "a/+", "a/#", "#", "+/c", "b/c/d")
 SHARED = ("$share/t/#",)
+SETTINGS = Settings(endpoint=Limits(oldest_version=2))
 
 
 @dataclass
@@ -60,7 +61,11 @@ class Simulation:
         self.port = 30_000
         # A client has either shared subscriptions or others, so that each copy has one reason.
         self.clients = [
-            Client(f"c{seed}-{n}", self.random.choice((3, 4, 5)), FILTERS if n < 4 else SHARED)
+            Client(
+                f"c{seed}-{n}",
+                self.random.choice(((2, 3)[n % 2], 4, 5)),
+                FILTERS if n < 4 else SHARED,
+            )
             for n in range(6)
         ]
         self.number = 0
@@ -68,8 +73,7 @@ class Simulation:
     def start(self) -> None:
         """Start the broker, with what its store has."""
         self.store = None if self.path is None else Store(str(self.path), TABLES)
-        kept = None if self.store is None else Persistence(self.store)
-        self.core = Core(Settings(), self.lines.append, None, kept)
+        self.core = Core(SETTINGS, self.lines.append, None, self.store)
         self.core.tick(self.now)
         if self.store is not None:
             self.core.restore()
@@ -180,8 +184,8 @@ class Simulation:
     # --- what clients do ------------------------------------------------------------------
 
     def connect(self, client: Client) -> None:
-        # CONNACK of 3.1 does not say whether the broker had the session, so nobody can judge it.
-        keeps = client.version != 3 and self.random.random() < 0.7
+        # Before 3.1.1 CONNACK does not say whether the broker had the session: nobody can judge it.
+        keeps = client.version > 3 and self.random.random() < 0.7
         self.commit()
         older, older_tapes = client.link, (client.tape, client.wire)
         for left in (client.held, client.unread, client.unacknowledged):
@@ -203,8 +207,8 @@ class Simulation:
                 client_id=client.name,
                 clean_start=not keeps,
                 version_in_force=client.version,
-                username="ann",
-                password="sesame-open",
+                username="ann" if client.version > 2 else None,
+                password="sesame-open" if client.version > 2 else None,
                 will_topic=self.random.choice(TOPICS) if will else None,
                 will_payload=self.payload() if will else None,
                 will_qos=self.random.randrange(3) if will else None,
@@ -292,7 +296,7 @@ class Simulation:
     def finish(self) -> None:
         """Have everybody read and acknowledge until nothing is left."""
         for client in self.clients:
-            if client.endpoint is None and client.version != 3:
+            if client.endpoint is None and client.version > 3:
                 self.connect(client)
         for _ in range(30):
             self.now += 0.01

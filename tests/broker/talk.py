@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from wireyard import mqtt
 from wireyard.broker.access import CheckLogin
 from wireyard.broker.core import Core
-from wireyard.broker.persistence import TABLES, Persistence
+from wireyard.broker.persistence import TABLES
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
@@ -23,7 +23,7 @@ LABELS = {3: "mqtt/3.1", 4: "mqtt/3.1.1", 5: "mqtt/5.0"}
 class Broker:
     """A core, its time and its lines; with the path of a store it can be started again."""
 
-    _OF_CORE: ClassVar[tuple[Any, Any, Any]] = Core, Persistence, TABLES
+    _OF_CORE: ClassVar[tuple[Any, Any]] = Core, TABLES
     core: Any
 
     def __init__(
@@ -36,12 +36,10 @@ class Broker:
         self.start()
 
     def start(self) -> None:
-        core, persistence, tables = self._OF_CORE
-        kept = None
+        core, tables = self._OF_CORE
         if self._path is not None:
             self._store = Store(str(self._path), tables)
-            kept = persistence(self._store)
-        self.core = core(self._settings, self.lines.append, self._check, kept)
+        self.core = core(self._settings, self.lines.append, self._check, self._store)
         self.core.tick(self.now)
         if self._store is not None:
             self.core.restore()

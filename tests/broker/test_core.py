@@ -77,6 +77,13 @@ def test_retain_as_published_and_no_local() -> None:
     assert other.messages() == [("t", b"1", 0, True), ("t", b"2", 0, False)]
 
 
+def test_bits_beside_the_qos_mean_nothing_before_5() -> None:
+    peer = joined(Broker(), "a", 3)
+    subscribed(peer, mqtt.Filter("t", 0xFD))
+    publish(peer, "t", "1", retain=True)
+    assert peer.messages() == [("t", b"1", 0, False)]
+
+
 def test_messages_wait_for_a_session_and_expire() -> None:
     broker = Broker()
     peer = joined(broker, "a", clean_start=False, properties=STAYS)

@@ -44,7 +44,7 @@ def endpoint_of(taps: list[tuple[bool, bytes]] | None = None, **limits: Any) -> 
         taps.append((arrived, data))
 
     return ServerEndpoint(
-        Limits(**limits), lambda: (5, ADDRESS, 7676, 1), None if taps is None else tap
+        lambda: (5, ADDRESS, 7676, 1), Limits(**limits), None if taps is None else tap
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -22,13 +23,19 @@ from wireyard.formats.mqtt.writing import encode
 
 LIMITS = Limits(receive_maximum=2, topic_alias_maximum=1, max_packet_bytes=100)
 CONNECT = {
+    2: "10 0f 0006 4d5149706470 02 02 0000 0001 61",
     3: "10 0f 0006 4d5149736470 03 02 0000 0001 61",
     4: "10 0d 0004 4d515454 04 02 0000 0001 61",
     5: "10 0e 0004 4d515454 05 02 0000 00 0001 61",
 }
 CONNACK = {3: "20 02 00 00", 4: "20 02 00 00", 5: "20 0e 00 00 0b 21 0002 27 00000064 22 0001"}
 ANY = (3, 4, 5)
-PUBLISH = {3: "30 05 0001 61 6869", 4: "30 05 0001 61 6869", 5: "30 06 0001 61 00 6869"}
+PUBLISH = {
+    2: "30 05 0001 61 6869",
+    3: "30 05 0001 61 6869",
+    4: "30 05 0001 61 6869",
+    5: "30 06 0001 61 00 6869",
+}
 
 
 class Talk:
@@ -36,7 +43,7 @@ class Talk:
 
     def __init__(self, version: int, flows: Flows | None = None, *, present: bool = False) -> None:
         self.version, self.present = version, present
-        self.endpoint = ServerEndpoint(LIMITS)
+        self.endpoint = ServerEndpoint(replace(LIMITS, oldest_version=min(version, 3)))
         self.flows = flows or Flows()
         self.events: list[Event] = []
 
@@ -82,6 +89,12 @@ KEPT = [
     ("MQTT-3.10.4-4", (3, 4), "a2 05 0007 0001 61", "b0 02 0007"),
     ("MQTT-3.10.4-4", (5,), "a2 06 0007 00 0001 61", "b0 04 0007 00 00"),
     ("MQTT-3.14.4-2", ANY, "e0 00", ""),
+    # The words of 1999 have their lower byte first, its text is Java's.
+    ("PUBACK", (2,), "32 0b 0006 eda0bdedb880 0700 68", "40 02 0700"),
+    ("PUBREC", (2,), "34 06 0001 61 0700 68|62 02 0700", "50 02 0700 70 02 0700"),
+    ("PUBCOMP", (2,), "62 02 0700", "70 02 0700"),
+    ("SUBACK", (2,), "82 06 0700 0001 61 01", "90 03 0700 01"),
+    ("UNSUBACK", (2,), "a2 05 0700 0001 61", "b0 02 0700"),
 ]
 BROKEN = [
     # rule, versions, bytes of the client, reason code of the DISCONNECT of 5.0
@@ -111,6 +124,11 @@ BROKEN = [
     ("3.3.2.3.4", (5,), "30 06 0000 03 230001", 130),
     ("MQTT-3.3.2-8", (5,), "30 07 0001 61 03 230000", 148),
     ("MQTT-3.2.2-15", (5,), "30 63", 149),
+    # Other clients get what those of 1999 and 3.1 name.
+    ("MQTT-1.5.3-2", (3,), "30 03 0001 00", 129),
+    ("MQTT-1.5.3-2", (2,), "30 04 0002 c080", 129),
+    ("MQTT-3.3.2-2", (2,), "30 03 0001 23", 129),
+    ("MQTT-4.7.1-2", (2,), "82 08 0100 0003 2361 62 00", 129),
     ("1.5.5", ANY, "30 ff ff ff ff 01", 129),
     ("MQTT-4.12.0-5", (5,), "f0 05 19 03 15000161", 129),
 ]  # fmt: skip
@@ -179,7 +197,8 @@ REFUSED = [
     ("MQTT-3.1.3-8", "10 0c 0004 4d515454 04 00 0000 0000", "20 02 00 02"),
     ("MQTT-3.1.2-3", "10 0d 0004 4d515454 04 03 0000 0001 61", ""),
     ("MQTT-3.1.0-1", "c0 00", ""),
-    ("1999", "10 0f 0006 4d5149736470 02 02 0000 0001 61", "20 02 00 01"),
+    ("1999", CONNECT[2], "20 02 00 01"),
+    ("MQTT-4.7.1-1", "10 14 0006 4d5149736470 03 06 0000 0001 61 0001 23 0000", ""),
 ]
 
 

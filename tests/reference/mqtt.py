@@ -1700,7 +1700,8 @@ class Retained:
         own = one.no_local and message.client.name == one.client.name
         too_large = _may_exceed(one.maximum_packet_size, message)
         lasts = value.until is None or confirmed.time < value.until
-        if message.qos and one.gets_values and lasts and not (own or too_large):
+        is_sent = message.qos and message.payload and one.gets_values
+        if is_sent and lasts and not (own or too_large):
             self.expected.append((one, confirmed, message))
 
     def _deliver(self, attempt: Attempt) -> None:

@@ -16,12 +16,11 @@ from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
 
-from wireyard.broker.access import CheckLogin
 from wireyard.broker.half import Half
 from wireyard.broker.persistence import Persistence
 from wireyard.broker.routing import Router
 from wireyard.broker.session import FOR_EVER, Link, Session, Will, expiry_asked
-from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.endpoints import (
     Burst,
     Completed,
@@ -47,13 +46,13 @@ from wireyard.endpoints.codes import (
 )
 from wireyard.endpoints.packets import ERROR
 from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, Unsubscribe
+from wireyard.formats.mqtt.layout import SPECS
 from wireyard.layers.mqtt.connection import WILL
 from wireyard.layers.mqtt.deliveries.subscriptions import Subscription
 
 _CONTINUE, _REAUTHENTICATE = 24, 25
 _NO_SUBSCRIPTION: Final = 17
 _MOST_QOS: Final = 2
-_VERSIONS: Final = {3: "3.1", 4: "3.1.1", 5: "5.0"}
 
 
 class Core(Half[Link]):
@@ -65,14 +64,9 @@ class Core(Half[Link]):
     router: Router
     kept: Persistence | None
 
-    def __init__(
-        self,
-        settings: Settings,
-        say: Callable[[str], None],
-        check_login: CheckLogin | None = None,
-        kept: Persistence | None = None,
-    ) -> None:
-        super().__init__(settings, say, Router(settings, say, kept), check_login, kept)
+    def _set_up(self, store: Store | None) -> None:
+        self.kept = None if store is None else Persistence(store)
+        self.router = Router(self.settings, self.say, self.kept)
         self._known = KnownTopics()
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
@@ -192,7 +186,7 @@ class Core(Half[Link]):
             session.will = Will(packet)
             self._advance_will(session, "connected")
         user = f", user {packet.username}" if packet.username else ""
-        self.say(f"{link.shown}: connected, MQTT {_VERSIONS[link.endpoint.version]}{user}")
+        self.say(f"{link.shown}: connected, {SPECS[link.endpoint.version]}{user}")
         session.is_durable |= session.expiry_s > 0
         self._put(session)
 
@@ -315,9 +309,10 @@ class Core(Half[Link]):
     def _on_subscribe(self, link: Link, packet: Subscribe) -> None:
         session, codes, granted = link.session, [], []
         assert session is not None
+        has_options = link.endpoint.version == 5
         number: Any = dict(packet.properties).get("subscription_identifier")
         for filter in packet.filters:
-            options = filter.options or 0
+            options = (filter.options or 0) & (0xFF if has_options else 3)
             subscription = Subscription(
                 session.client_id, filter.filter or "", options & 3, bool(options & 4),
                 bool(options & 8), options >> 4 & 3, number,
@@ -361,7 +356,7 @@ class Core(Half[Link]):
             self._on_message(link, burst.first)
 
     def _refuse(self, link: Link, message: Message, code: int, text: str) -> None:
-        if message.qos and _VERSIONS[link.endpoint.version] == "5.0":
+        if message.qos and link.endpoint.version == 5:
             self.say(f"{link.shown}: {text} [{code}]")
             link.endpoint.acknowledge(message, code)
         else:

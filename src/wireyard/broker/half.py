@@ -29,10 +29,14 @@ class Half(ABC, Generic[L]):
     """The core of a broker for one protocol, without sockets and clocks; its links are its own.
 
     `say` is called with one line for each notable cause. `check_login` compares a password; None
-    accepts every login. `kept` is where the state outlives the process; `restore` continues with
+    accepts every login. `store` is where the state outlives the process; `restore` continues with
     what is there.
     """
 
+    router: Any
+    """Where messages go."""
+    kept: Any
+    """Writes the state to the store, if there is one."""
     _UNIDENTIFIED: ClassVar[str]
     """What connections that have not logged in lack."""
     _TOO_LATE: ClassVar[tuple[int, str]]
@@ -45,13 +49,12 @@ class Half(ABC, Generic[L]):
         self,
         settings: Settings,
         say: Callable[[str], None],
-        router: Any,
-        check_login: CheckLogin | None,
-        kept: Any,
+        check_login: CheckLogin | None = None,
+        store: Store | None = None,
     ) -> None:
-        self.settings, self.say, self.router, self.kept = settings, say, router, kept
+        self.settings, self.say = settings, say
         self._check_login = check_login
-        self._store: Store | None = None if kept is None else kept.store
+        self._store = store
         self.links: set[L] = set()
         self.unidentified: set[L] = set()
         self.now = 0.0
@@ -62,6 +65,11 @@ class Half(ABC, Generic[L]):
         self._held_bytes = 0
         self._changes = 0
         """Changes of the store for which some link waits already."""
+        self._set_up(store)
+
+    @abstractmethod
+    def _set_up(self, store: Store | None) -> None:
+        """Make the router, and what else is needed."""
 
     @abstractmethod
     def _new_link(self, name: str, tap: Tap | None) -> L:

@@ -20,6 +20,7 @@ from wireyard.broker.session import Link, Session
 from wireyard.broker.settings import Settings
 from wireyard.endpoints import Burst, Delivery, Message
 from wireyard.endpoints.codes import NO_SUBSCRIBERS, NOT_AUTHORIZED, QUOTA_EXCEEDED
+from wireyard.endpoints.messages import MQIPDP
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError
 from wireyard.layers.mqtt.deliveries.subscriptions import Subscription, Subscriptions
@@ -141,9 +142,11 @@ class Router:
         if group is not None or handling == 2 or (handling == 1 and not is_new):
             return
         identifiers = () if subscription.identifier is None else (subscription.identifier,)
+        is_oldest = session.link is not None and session.link.endpoint.version == MQIPDP
         for message in self.retained.matching(filter, self.now):
-            qos = min(message.qos, subscription.qos)
-            self._deliver(session, Delivery(message, qos, True, identifiers))
+            # 1999: "with the same QoS with which it was originally published" (errata M28).
+            most = message.qos if is_oldest else subscription.qos
+            self._deliver(session, Delivery(message, min(message.qos, most), True, identifiers))
 
     # --- messages -------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from wireyard.broker.core import Core
 from wireyard.broker.half import Half
 from wireyard.broker.jmq import persistence as jmq_persistence
 from wireyard.broker.jmq.core import JmqCore
-from wireyard.broker.persistence import TABLES, Persistence
+from wireyard.broker.persistence import TABLES
 from wireyard.broker.recording import Address, Recording, record_into, shown_address
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
@@ -133,13 +133,11 @@ class Server:
     def _begin(self) -> None:
         """Make the cores, and continue with what the store has."""
         store, check, (address, jmq_address) = self.store, self._login_check(), self._asked
-        kept = None if store is None else Persistence(store)
-        self.core = Core(self.settings, self.say, check, kept)
+        self.core = Core(self.settings, self.say, check, store)
         self._cores = [self.core]
         self._ports = [Port(self.core, address, self.tls)]
         if jmq_address is not None:
-            jmq_kept = None if store is None else jmq_persistence.Persistence(store)
-            jmq = JmqCore(self.settings, self.say, check, jmq_kept)
+            jmq = JmqCore(self.settings, self.say, check, store)
             self._cores.append(jmq)
             Bridge(self.core, jmq)
             self._ports.append(Port(jmq, jmq_address, None, is_mapper=self.tls is not None))

@@ -48,6 +48,9 @@ _TLS_PORT = 8883
     help="Port for clients of Open MQ too, as a rule 7676; 0 is any free one.",
 )
 @click.option(
+    "--mqipdp", is_flag=True, help="Serve clients of the version of 1999 too, without a login."
+)
+@click.option(
     "--store",
     type=PATH,
     metavar="FILE",
@@ -103,6 +106,7 @@ def command(
     bind: str,
     port: int | None,
     jmq: int | None,
+    mqipdp: bool,
     store: str | None,
     memory: bool,
     record: str | None,
@@ -137,7 +141,7 @@ def command(
     known = None if users is None else read_users(users)
     settings = Settings(
         access=Access(known, reads, writes) if users or access else None,
-        endpoint=Limits(max_packet_bytes=max_packet_bytes),
+        endpoint=Limits(max_packet_bytes=max_packet_bytes, oldest_version=2 if mqipdp else 3),
         origins=frozenset(origins),
         max_connections=max_connections,
     )

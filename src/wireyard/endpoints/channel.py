@@ -19,7 +19,7 @@ _SHOWN_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this side accepts; the first two and `in_flight` are those of MQTT."""
+    """What this side accepts; `max_packet_bytes` and `max_connect_bytes` are those of JMQ too."""
 
     receive_maximum: int = 1000
     topic_alias_maximum: int = 10
@@ -29,6 +29,8 @@ class Limits:
     """Largest packet of clients that nobody knows yet."""
     in_flight: int = 1000
     """Messages that are sent and not acknowledged, also if the peer takes more."""
+    oldest_version: int = 3
+    """The lowest protocol level of a client; 2 is the version of 1999."""
 
 
 class Ended(NamedTuple):

@@ -96,7 +96,7 @@ class ClientEndpoint(Endpoint):
         properties: dict[str, Any] = dict(packet.properties)
         self.agree(properties)
         self.keep_alive = properties.get("server_keep_alive", self.keep_alive)
-        self.has_session = packet.session_present or (self.version == 3 and not self._is_clean)
+        self.has_session = packet.session_present or (self.version <= 3 and not self._is_clean)
         if self.has_session:
             self.resume(now)
 

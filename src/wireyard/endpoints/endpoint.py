@@ -5,12 +5,12 @@ The caller gives the time, and `Flows` are those of the session, over all of its
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from wireyard.endpoints.channel import Ended, Limits, Tap
 from wireyard.endpoints.codes import NOT_FOUND, code_of_rule
 from wireyard.endpoints.flows import Flows
-from wireyard.endpoints.messages import Delivery, Message, key_of, publish_packet
+from wireyard.endpoints.messages import MQIPDP, Delivery, Message, key_of, publish_packet
 from wireyard.endpoints.packets import (
     ERROR,
     PLAIN_ACKS,
@@ -68,6 +68,10 @@ class Endpoint(PacketEndpoint):
             announced.get("topic_alias_maximum", 0), self.limits.topic_alias_maximum
         )
 
+    @property
+    def _word_order(self) -> Literal["little", "big"]:
+        return "little" if self.version == MQIPDP else "big"
+
     # --- messages in ----------------------------------------------------------------------
 
     def take_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
@@ -99,7 +103,7 @@ class Endpoint(PacketEndpoint):
                 self.break_rule("alias_unknown", events)
                 return
             topic = self._aliases_in[alias]
-        if not properties:
+        if not properties and self.version != MQIPDP:
             self.known.add(packet)
         self.take_message(Message.of(packet, topic, now), events)
 
@@ -154,12 +158,12 @@ class Endpoint(PacketEndpoint):
 
         A message of QoS 1 or 2 needs `room`.
         """
-        message, qos, is_version_5 = delivery.message, delivery.qos, self.version == 5
+        message, qos = delivery.message, delivery.qos
         alias, is_new = self._alias_of(message.topic) if self._most_aliases else (None, True)
         pieces = None
         if alias is None and not delivery.identifiers:
-            pieces = message.encoded.get(key_of(is_version_5, qos, delivery.retain))
-        before, after = pieces or publish_packet(delivery, is_version_5, now, alias, is_new)
+            pieces = message.encoded.get(key_of(self.version, qos, delivery.retain))
+        before, after = pieces or publish_packet(delivery, self.version, now, alias, is_new)
         size = len(before) + len(after) + (2 if qos else 0)
         if size > self.peer_max_packet:
             return False
@@ -167,7 +171,7 @@ class Endpoint(PacketEndpoint):
             self._aliases_out[message.topic] = alias
         self.out.append(before)
         if qos:
-            self.out.append(self.flows.begin(delivery).to_bytes(2, "big"))
+            self.out.append(self.flows.begin(delivery).to_bytes(2, self._word_order))
             self.out.append(after)
         self.unsent_bytes += size
         return True
@@ -178,7 +182,7 @@ class Endpoint(PacketEndpoint):
         Return False, and send nothing, if there is no form that fits this receiver; `send` makes
         it.
         """
-        pieces = message.encoded.get(key_of(self.version == 5, 0, retain))
+        pieces = message.encoded.get(key_of(self.version, 0, retain))
         if pieces is None or self._most_aliases or len(pieces[0]) > self.peer_max_packet:
             return False
         self.out.append(pieces[0])
@@ -188,7 +192,7 @@ class Endpoint(PacketEndpoint):
     def forward_burst(self, burst: Burst) -> bool:
         """Send packets as they came; return False, and send nothing, if they may not fit."""
         data = burst.data
-        is_alike = burst.is_version_5 == (self.version == 5) and not self._most_aliases
+        is_alike = burst.version == self.version and not self._most_aliases
         if not is_alike or len(data) > self.peer_max_packet:
             return False
         self.out.append(data)
@@ -215,9 +219,10 @@ class Endpoint(PacketEndpoint):
         while self._to_resend and len(self.flows.sending) - len(self._to_resend) < self._window:
             packet_id = self._to_resend.pop()
             delivery = self.flows.resend(packet_id)
-            before, after = publish_packet(delivery, self.version == 5, now, None, True)
+            before, after = publish_packet(delivery, self.version, now, None, True)
             flags = bytes((before[0] | _DUP,))
-            self.write(flags + before[1:] + packet_id.to_bytes(2, "big") + after)
+            number = packet_id.to_bytes(2, self._word_order)
+            self.write(flags + before[1:] + number + after)
 
     # --- acknowledgements -----------------------------------------------------------------
 
@@ -244,8 +249,12 @@ class Endpoint(PacketEndpoint):
             self.break_rule(cell.rule, events)
 
     def _send_ack(self, event: str, packet_id: int, code: int = 0) -> None:
-        if code and self.version == 5:
-            packet = _CLASSES[event](packet_id=packet_id, return_code=code, version_in_force=5)
+        is_new = self.version == 5
+        if (code and is_new) or self.version == MQIPDP:
+            reason = code if is_new else None
+            packet = _CLASSES[event](
+                packet_id=packet_id, return_code=reason, version_in_force=self.version
+            )
             self.write(encode(packet))
         else:
             self.write(_HEADS[event] + packet_id.to_bytes(2, "big"))

@@ -16,6 +16,8 @@ from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.writing import encode
 
+MQIPDP: Final = 2
+"""The version of 1999, the only one with words whose first byte is the lower one (errata M12)."""
 _EXPIRY: Final = "message_expiry_interval"
 _CACHED_HEADERS: Final = 512
 """Variable headers kept, of 64 KiB or less each."""
@@ -112,29 +114,29 @@ class Delivery:
         return self.message.expires_at is not None and now >= self.message.expires_at
 
 
-def key_of(is_version_5: bool, qos: int, retain: bool) -> int:
+def key_of(version: int, qos: int, retain: bool) -> int:
     """Return the number under which `Message.encoded` has a form of a message."""
-    return is_version_5 << 3 | qos << 1 | retain
+    return version << 3 | qos << 1 | retain
 
 
 def publish_packet(
-    delivery: Delivery, is_version_5: bool, now: float, alias: int | None, names_topic: bool
+    delivery: Delivery, version: int, now: float, alias: int | None, names_topic: bool
 ) -> tuple[bytes, bytes]:
     """Return the bytes before and after the packet identifier of a PUBLISH without DUP.
 
     What does not depend on the receiver is kept in `Message.encoded`.
     """
     message = delivery.message
-    properties = _properties(delivery, now, alias) if is_version_5 else ()
+    properties = _properties(delivery, now, alias) if version == 5 else ()
     topic = message.topic if names_topic else ""
-    before, after = _variable_header(is_version_5, topic, properties)
+    before, after = _variable_header(version, topic, properties)
     size = len(before) + len(after) + len(message.payload) + (2 if delivery.qos else 0)
     first = PUBLISH << 4 | delivery.qos << 1 | delivery.retain
     pieces = bytes((first, *_digits(size))) + before, after + message.payload
     if not delivery.qos:
         pieces = b"".join(pieces), b""
     if message.expires_at is None and alias is None and not delivery.identifiers:
-        message.encoded[key_of(is_version_5, delivery.qos, delivery.retain)] = pieces
+        message.encoded[key_of(version, delivery.qos, delivery.retain)] = pieces
     return pieces
 
 
@@ -155,13 +157,12 @@ def _properties(delivery: Delivery, now: float, alias: int | None) -> tuple[Prop
 
 @lru_cache(maxsize=_CACHED_HEADERS)
 def _variable_header(
-    is_version_5: bool, topic: str, properties: tuple[Property, ...]
+    version: int, topic: str, properties: tuple[Property, ...]
 ) -> tuple[bytes, bytes]:
     """Return the variable header of a PUBLISH before and after the packet identifier."""
-    version = 5 if is_version_5 else 4
     packet = encode(Publish(topic=topic, properties=properties, version_in_force=version))
     _, start = read_integer(packet, 1, len(packet))
-    behind_topic = start + 2 + len(topic.encode())
+    behind_topic = start + 2 + int.from_bytes(packet[start : start + 2], "big")
     return packet[start:behind_topic], packet[behind_topic:]
 
 

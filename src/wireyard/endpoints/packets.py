@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from wireyard.endpoints.channel import Channel, Ended, Limits, Tap
 from wireyard.endpoints.codes import PROTOCOL_ERROR, TOO_LARGE, code_of_error, code_of_rule
-from wireyard.endpoints.messages import Delivery, Message, key_of
+from wireyard.endpoints.messages import MQIPDP, Delivery, Message, key_of
 from wireyard.errors import DecodeError, LimitExceeded
 from wireyard.formats.mqtt.control import Disconnect, Packet, Publish
 from wireyard.formats.mqtt.framing import frame_size, next_context
@@ -83,16 +83,16 @@ class Burst(NamedTuple):
     data: bytes
     ends: list[int]
     """Where each packet ends in the data."""
-    is_version_5: bool
+    version: int
 
     def messages(self) -> Iterator[Message]:
         """Yield the messages."""
         start, topic = 0, self.first.topic
-        size_of_header = len(topic.encode()) + 2 + self.is_version_5
+        size_of_header = len(topic.encode()) + 2 + (self.version == 5)
         for end in self.ends:
             behind = start + (2 if end - start < _TWO_DIGITS else 3) + size_of_header
             message = Message(topic, self.data[behind:end])
-            message.encoded[key_of(self.is_version_5, 0, False)] = self.data[start:end], b""
+            message.encoded[key_of(self.version, 0, False)] = self.data[start:end], b""
             yield message
             start = end
 
@@ -179,7 +179,7 @@ class PacketEndpoint(Channel[Event]):
         first = data[at]
         if first >> 4 != PUBLISH:
             event = PLAIN_ACKS.get(first)
-            if event is None or size != 4:
+            if event is None or size != 4 or self.version == MQIPDP:
                 return 0
             self.read_ack(event, data[at + 2] << 8 | data[at + 3], 0, events)
             return at + size
@@ -208,13 +208,13 @@ class PacketEndpoint(Channel[Event]):
         )  # fmt: skip
         if first == PUBLISH << 4:
             # It may be passed on as it came.
-            message.encoded[key_of(self.version == 5, 0, False)] = (data[at:stop], b"")
+            message.encoded[key_of(self.version, 0, False)] = (data[at:stop], b"")
             is_short = start - at <= _SHORT_HEAD and not self.is_client
             ends = self._ends_of_more(data, stop, data[start:behind]) if is_short else []
             if ends:
                 ends = [stop - at, *(end - at for end in ends)]
                 last = at + ends[-1]
-                events.append(Burst(message, data[at:last], ends, self.version == 5))
+                events.append(Burst(message, data[at:last], ends, self.version))
                 return last
         self.take_message(message, events)
         return stop

@@ -13,6 +13,7 @@ from wireyard.endpoints.channel import Ended
 from wireyard.endpoints.codes import CONNACK_3, PROTOCOL_ERROR, UNKNOWN_VERSION, code_of_error
 from wireyard.endpoints.endpoint import Endpoint
 from wireyard.endpoints.flows import Flows
+from wireyard.endpoints.messages import MQIPDP
 from wireyard.endpoints.packets import ERROR, Event
 from wireyard.errors import DecodeError
 from wireyard.formats.mqtt.control import (
@@ -22,22 +23,28 @@ from wireyard.formats.mqtt.control import (
     Packet,
     PingReq,
     PingResp,
+    Publish,
     SubAck,
     Subscribe,
     UnsubAck,
     Unsubscribe,
 )
-from wireyard.formats.mqtt.layout import PROTOCOLS, VERSION_BITS
+from wireyard.formats.mqtt.layout import PROTOCOLS, SPECS, VERSION_BITS
+from wireyard.formats.mqtt.packet import decode
+from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.connection import CONNECTION
 
-_OLDEST = 3
+_STRICT = 4
+"""The first version with Session Present, and with rules for all that topics may be."""
+_LOGIN_REFUSED = (4, 5)
+"""Return codes that 1999, which has no logins, does not have."""
 _NAME, _HEAD_BYTES = PROTOCOLS[5].encode(), 16
 _PATIENCE = 1.5
 """Times its keep-alive that a client may be silent (MQTT-3.1.2-22 of 5.0)."""
 
 
 class ServerEndpoint(Endpoint):
-    """The broker's side of one connection; an MQTT 3.1, 3.1.1 or 5.0 client is the other."""
+    """The broker's side of one connection; an MQTT client of any version is the other."""
 
     is_client: ClassVar = False
     receive_rule: ClassVar = "receive_maximum_client"
@@ -55,11 +62,13 @@ class ServerEndpoint(Endpoint):
 
     def take_packet(self, packet: Packet, now: float, events: list[Event]) -> None:
         """Act on a packet."""
+        if self.version < _STRICT and self._breaks_later_rule(packet, events):
+            return
         if isinstance(packet, PingReq):
             self.write_packet(PingResp(version_in_force=self.version))
         elif isinstance(packet, Connect):
-            if self.version < _OLDEST:
-                self.end_by(UNKNOWN_VERSION, "speaks the version of 1999", events)
+            if self.version < self.limits.oldest_version:
+                self.end_by(UNKNOWN_VERSION, f"speaks {SPECS[self.version]}", events)
                 return
             self.connect = packet
             self.agree(dict(packet.properties))
@@ -78,6 +87,26 @@ class ServerEndpoint(Endpoint):
             events.append(packet)
         else:
             super().take_packet(packet, now, events)
+
+    def _breaks_later_rule(self, packet: Packet, events: list[Event]) -> bool:
+        """End the connection because of a topic or filter that 3.1.1 forbids; say whether.
+
+        1999 and 3.1 allow more in them, but clients of any version get the messages.
+        """
+        later: Packet
+        match packet:
+            case Publish(topic=str(topic)) | Connect(will_topic=str(topic)):
+                later = Publish(topic=topic)
+            case Subscribe(filters=filters) | Unsubscribe(filters=filters) if filters:
+                later = Unsubscribe(packet_id=1, filters=[one.filter or "" for one in filters])
+            case _:
+                return False
+        try:
+            decode(encode(later), _STRICT)
+        except DecodeError as error:
+            self.break_packet(error, b"", events)
+            return True
+        return False
 
     # --- answers --------------------------------------------------------------------------
 
@@ -103,7 +132,7 @@ class ServerEndpoint(Endpoint):
             "topic_alias_maximum": self.limits.topic_alias_maximum,
         }
         packet = ConnAck(
-            session_present=is_present and self.version > _OLDEST,
+            session_present=is_present and self.version >= _STRICT,
             properties={**announced, **properties} if self.version == 5 else (),
             version_in_force=self.version,
         )
@@ -119,6 +148,8 @@ class ServerEndpoint(Endpoint):
 
     def _refuse(self, code: int) -> None:
         return_code = code if self.version == 5 else CONNACK_3.get(code)
+        if self.version == MQIPDP and return_code in _LOGIN_REFUSED:
+            return_code = None
         if return_code is not None:
             self.write_packet(ConnAck(return_code=return_code, version_in_force=self.version))
             self.state = CONNECTION.lookup(self.state, "refusal").state
@@ -131,7 +162,7 @@ class ServerEndpoint(Endpoint):
         version = self.context & VERSION_BITS
         code = code_of_error(error, version)
         if self.state == "new" and code in (UNKNOWN_VERSION, 133):
-            self.version = version or (5 if _NAME in data[:_HEAD_BYTES] else _OLDEST)
+            self.version = version or (5 if _NAME in data[:_HEAD_BYTES] else 3)
             self._refuse(code)
         super().break_packet(error, data, events)
 

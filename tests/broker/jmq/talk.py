@@ -10,7 +10,7 @@ from tests.broker import talk
 from wireyard import jmq
 from wireyard.broker.jmq.connections import Connection
 from wireyard.broker.jmq.core import JmqCore
-from wireyard.broker.jmq.persistence import TABLES, Persistence
+from wireyard.broker.jmq.persistence import TABLES
 from wireyard.endpoints import Tap
 from wireyard.endpoints.jmq.packets import BLOCK
 from wireyard.formats import get_format
@@ -28,7 +28,7 @@ LONGS = ("JMQSessionID", "JMQConsumerID", "JMQProducerID", "JMQTransactionID")
 class Broker(talk.Broker):
     """The same for JMQ."""
 
-    _OF_CORE = JmqCore, Persistence, TABLES
+    _OF_CORE = JmqCore, TABLES
     core: JmqCore
 
 

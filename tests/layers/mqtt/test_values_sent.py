@@ -136,6 +136,15 @@ def test_an_empty_value_is_a_value_in_1999() -> None:
     ]  # fmt: skip
 
 
+def test_later_clients_need_not_get_an_empty_value_of_1999() -> None:
+    capture = stored(2, b"1", b"")
+    capture.version = 4
+    capture.connect("late")
+    capture.subscribe("late", "t/#", qos=1)
+    capture.ping("late")
+    assert tables_of(capture)["violations"] == []
+
+
 @pytest.mark.parametrize(
     ("handling", "rules"), [(0, []), (1, ["MQTT-3.3.1-10"]), (2, ["MQTT-3.3.1-11"] * 2)]
 )

@@ -10,17 +10,16 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from secrets import token_hex
 from typing import Final
 
-from wireyard.broker.access import CheckLogin
 from wireyard.broker.half import Half
 from wireyard.broker.jmq.connections import Connection
 from wireyard.broker.jmq.persistence import Persistence
 from wireyard.broker.jmq.requests import Requests
 from wireyard.broker.jmq.routing import Router
-from wireyard.broker.settings import Settings
+from wireyard.broker.store import Store
 from wireyard.endpoints import Tap
 from wireyard.endpoints.jmq import (
     Ended,
@@ -57,14 +56,9 @@ class JmqCore(Half[Connection]):
     router: Router
     kept: Persistence | None
 
-    def __init__(
-        self,
-        settings: Settings,
-        say: Callable[[str], None],
-        check_login: CheckLogin | None = None,
-        kept: Persistence | None = None,
-    ) -> None:
-        super().__init__(settings, say, Router(settings, say, self._at, kept), check_login, kept)
+    def _set_up(self, store: Store | None) -> None:
+        self.kept = None if store is None else Persistence(store)
+        self.router = Router(self.settings, self.say, self._at, self.kept)
         self._stamps = Stamps(MAX_SEQUENCE)
         self._requests = Requests(self.router)
         self.name_service(0, has_tls=False)
@@ -83,7 +77,7 @@ class JmqCore(Half[Connection]):
     # --- connections ----------------------------------------------------------------------
 
     def _new_link(self, name: str, tap: Tap | None) -> Connection:
-        endpoint = ServerEndpoint(self.settings.endpoint, self.stamp, tap)
+        endpoint = ServerEndpoint(self.stamp, self.settings.endpoint, tap)
         return Connection(endpoint, name, self._requests.next_id())
 
     def _handle(self, link: Connection, events: Iterable[Event]) -> None:

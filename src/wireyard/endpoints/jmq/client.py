@@ -51,13 +51,7 @@ _SETTLES: Final = {"COMMIT_TRANSACTION": "committed", "ROLLBACK_TRANSACTION": "r
 
 
 class ClientEndpoint(JmqEndpoint):
-    """The client's side of one connection.
-
-    Parameters
-    ----------
-    stamp
-        Returns timestamp, address, port and sequence for a packet of the client.
-    """
+    """The client's side of one connection."""
 
     is_client: ClassVar = True
     keep_alive = 0
@@ -65,8 +59,7 @@ class ClientEndpoint(JmqEndpoint):
     def __init__(
         self, stamp: Callable[[], Stamp], limits: Limits | None = None, tap: Tap | None = None
     ) -> None:
-        super().__init__(limits, tap)
-        self._stamp = stamp
+        super().__init__(stamp, limits, tap)
         self._login: tuple[str, str] = ("", "")
         self._ids = count(1)
         self._asked: dict[int, _Asked] = {}

@@ -7,11 +7,12 @@ answered here.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Final, NamedTuple
 
 from wireyard.endpoints.channel import Channel, Ended, Limits, Span, Tap
 from wireyard.endpoints.jmq.codes import FATAL
-from wireyard.endpoints.jmq.packets import Items, Message, Request, read_packet
+from wireyard.endpoints.jmq.packets import Items, Message, Request, Stamp, read_packet
 from wireyard.errors import DecodeError, LimitExceeded
 from wireyard.formats.jmq.framing import frame_size
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, SECRET_BODIES
@@ -38,13 +39,22 @@ Event = Message | Request | MapperRequest | Refused | Ended
 
 
 class JmqEndpoint(Channel[Event]):
-    """One side of one connection."""
+    """One side of one connection.
+
+    Parameters
+    ----------
+    stamp
+        Returns timestamp, address, port and sequence for a packet of this side.
+    """
 
     _FORMAT = "jmq"
     is_client: ClassVar[bool]
 
-    def __init__(self, limits: Limits | None = None, tap: Tap | None = None) -> None:
+    def __init__(
+        self, stamp: Callable[[], Stamp], limits: Limits | None = None, tap: Tap | None = None
+    ) -> None:
         super().__init__(limits, tap)
+        self._stamp = stamp
         self._known: Items = {}
 
     @property

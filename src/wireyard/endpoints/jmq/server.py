@@ -13,13 +13,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from wireyard.endpoints.channel import Ended, Limits, Tap
+from wireyard.endpoints.channel import Ended
 from wireyard.endpoints.jmq.codes import ERROR, TOO_LARGE
 from wireyard.endpoints.jmq.endpoint import Event, JmqEndpoint, MapperRequest, Refused
-from wireyard.endpoints.jmq.packets import Message, Request, Stamp, addressed_reply
+from wireyard.endpoints.jmq.packets import Message, Request, addressed_reply
 from wireyard.errors import LimitExceeded
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, HEADER_BYTES, HEADERS, MAGIC_BYTES
@@ -37,22 +37,13 @@ _MAX_TEXT: Final = 1000
 
 
 class ServerEndpoint(JmqEndpoint):
-    """The broker's side of one connection.
-
-    Parameters
-    ----------
-    stamp
-        Returns timestamp, address, port and sequence for a packet of the broker.
-    """
+    """The broker's side of one connection."""
 
     is_client: ClassVar = False
 
-    def __init__(self, limits: Limits, stamp: Callable[[], Stamp], tap: Tap | None = None) -> None:
-        super().__init__(limits, tap)
-        self._stamp = stamp
-        self._to_skip = 0
-        self._was_early = False
-        """Whether it was said that the client sends requests before its login."""
+    _to_skip = 0
+    _was_early = False
+    """Whether it was said that the client sends requests before its login."""
 
     # --- bytes in -------------------------------------------------------------------------
 

@@ -185,8 +185,9 @@ class InitialValues:
         own = subscribed.no_local and change.client.name == subscribed.client.name
         too_large = may_exceed(subscribed.maximum_packet_size, change.topic, change.length)
         can_be_compared = confirmed.ns is not None and subscribed.known
+        # Only 1999 has values without payload; later versions forbid to keep them.
         sent = change.qos > 0 and subscribed.gets_values and not (own or too_large)
-        return can_be_compared and sent and value.lasts(confirmed.time)
+        return bool(change.payload) and can_be_compared and sent and value.lasts(confirmed.time)
 
     def deliver(self, attempt: Attempt, same: Sequence[_Value]) -> Iterator[Fact]:
         """Observe a delivery with RETAIN; it may be of any of the values in `same`."""
