@@ -52,7 +52,7 @@ def test_which_packets_are_messages(tmp_path: Path) -> None:
         2: "sent",
         8: "delivered",  # sent where nobody listened
         20: "delivered",
-        21: "delivered",  # a stream has one side, and what names consumers is from a broker
+        21: "delivered",  # a stream has one side, and a delivery count is of a broker
         30: "sent",
         31: "sent",
     }

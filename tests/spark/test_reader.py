@@ -222,7 +222,7 @@ def test_bad_rows_keep_their_bytes(tmp_path: Path, compress: bool, split_bytes: 
 
 def test_bad_rows_of_streams_read_together_keep_their_bytes(tmp_path: Path) -> None:
     path = tmp_path / "traffic.pcap"
-    path.write_bytes(make_capture(Random(11), 300))
+    path.write_bytes(make_capture(Random(12), 300))
     found = open_captures([path], get_format("mqtt"))
     assert any(isinstance(one, StreamBundle) for _, one in found.readables)
     streams = {each.captured.name: each.captured for _, each in found.streams}  # type: ignore[attr-defined]
