@@ -21,7 +21,7 @@ from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.records import NO_TIME
 from wireyard.errors import UsageError, WireError
 
-_VERSION: Final = 4
+_VERSION: Final = 5
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
 _KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})

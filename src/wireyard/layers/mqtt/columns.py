@@ -101,9 +101,9 @@ def derive_files(
         The files with packets of the inputs.
     shown
         The beginning and end of each stream, as captured: ``source, stream, opened, begun, ended,
-        ended_frame, ended_ns, last_ns``. Rows of other streams show how long a capture lasts. If it
-        is None, a connection without a DISCONNECT counts as open, and nothing after its last packet
-        counts as a fault.
+        ended_frame, ended_ns, last_ns``. Rows of other streams, and of none, show how long a
+        capture lasts. If it is None, a connection without a DISCONNECT counts as open, and nothing
+        after its last packet counts as a fault.
     sources
         The inputs; files may have packets of other inputs too.
     evidence
@@ -231,7 +231,7 @@ def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[Kn
     ----------
     streams
         The beginning and end of each stream, as captured, None if the capture shows none. Rows of
-        other streams show how long the capture lasts.
+        other streams, and of none, show how long the capture lasts.
     """
     rows = list(streams or ())
     shown = {(row["source"], row["stream"]): row for row in rows}

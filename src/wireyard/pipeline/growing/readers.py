@@ -124,8 +124,13 @@ class CaptureReader:
         return self._capture.frames
 
     @property
+    def last_ns(self) -> int | None:
+        """Time of the last frame, as in the table `files`."""
+        return self._capture.last_ns
+
+    @property
     def now_ns(self) -> int | None:
-        """Time of the last frame."""
+        """Time of the last frame, as captured."""
         return self._capture.now_ns
 
 
