@@ -106,10 +106,10 @@ def shared() -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_kept() -> Iterator[None]:
     """Keep no derived tables: tests change how they are derived."""
-    from wireyard.answers import inputs
+    from wireyard.answers import cache
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inputs, "_SHORT_S", float("inf"))
+        patch.setattr(cache, "MOST_BYTES", 0)
         yield
 
 

@@ -23,14 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tests.captures.test_live import network, plan_of
-from tests.captures.test_live_state import begin
+from tests.captures.test_live import Fed, network, plan_of
 from wireyard.captures.inputs import open_input
 from wireyard.captures.live.state import (
     StateError,
-    capture_state,
     pack_state,
-    restore_capture,
     unpack_state,
 )
 from wireyard.errors import UsageError
@@ -183,21 +180,21 @@ def check_state(number: int) -> Counter[str]:
     """Assert that a damaged state is refused, or its capture can be read on to its end."""
     rng = Random(number)
     data = network(30, rng) if rng.random() < 0.5 else (EXAMPLES / "traffic.pcap").read_bytes()
-    fed = begin(None)
+    fed = Fed.begin()
     fed.feed(data[: rng.randrange(2000, len(data))])
-    state = capture_state(fed.capture, fed.file)
+    state = fed.growing.state()
     assert state is not None
     text, arrays = pack_state(state)
     tree = json.loads(text)
     if rng.random() < 0.6:
         damage_tree(tree, rng)
     _damage_arrays(arrays, rng)
-    other = begin(None)
+    other = Fed.begin()
     try:
-        restore_capture(_stored(json.dumps(tree), arrays, rng), other.capture, other.file)
+        other.growing.restore(_stored(json.dumps(tree), arrays, rng))
     except StateError:
         return Counter(["state refused"])
-    other.feed(data[other.file.offset :])
+    other.feed(data[other.growing.file.offset :])
     other.end()
     return Counter(["state continued"])
 

@@ -41,15 +41,25 @@ ALLOWED = {
     "pipeline": STREAMS | {"captures", "lake", "layers", "payloads", "pipeline"},
     "spark": STREAMS | {"api", "captures", "lake", "layers", "payloads", "pipeline", "spark"},
     "answers": STREAMS | {"answers", "captures", "lake", "layers", "pipeline"},
-    "report": {"answers", "errors", "formats", "layers", "report", "text"},
+    "report": {"answers", "errors", "formats", "layers", "report", "streams", "text"},
     "endpoints": {"endpoints", "errors", "formats", "layers"},
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},
     "replay": STREAMS - COLUMNS
     | {"answers", "broker", "captures", "client", "layers", "replay", "tap"},
-    "shadow": {"answers", "layers", "shadow"},
+    "shadow": {"answers", "layers", "replay", "shadow"},
     "conform": {"answers", "client", "conform", "errors", "formats", "layers", "replay"},
-    "tap": {"broker", "captures", "errors", "formats", "layers", "streams", "tap"},
+    "tap": {
+        "broker",
+        "captures",
+        "client",
+        "endpoints",
+        "errors",
+        "formats",
+        "layers",
+        "streams",
+        "tap",
+    },
     RING.name: {"errors", "layers", RING.name},
 }
 """Room to the rooms it may import; `cli`, `__main__` and the lazy `__init__` may import all.

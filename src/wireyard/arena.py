@@ -157,12 +157,8 @@ def room(
     """Return an array of undefined contents, in a temporary file if it is large.
 
     The file has no name; the system may write its pages out and read them again. A connection is
-    reassembled and tracked as a whole, so its arrays have no limit of their size.
-
-    Raises
-    ------
-    SourceError
-        The folder of temporary files has no space for it.
+    reassembled and tracked as a whole, so its arrays have no limit of their size. A SourceError is
+    raised if the folder of temporary files has no space for the array.
     """
     size = math.prod(shape) if isinstance(shape, tuple) else shape
     size_bytes = size * np.dtype(kind).itemsize
@@ -225,18 +221,10 @@ _NOTHING_REPEATED: Final[Mapping[str, str]] = {}
 class BatchLayout:
     """The layout of batches with the same columns.
 
-    Parameters
-    ----------
-    schema
-        The columns.
-    shapes
-        The arrays that kernels fill.
-    sources
-        The buffers of each column in Arrow's order, its validity first; child types have no
-        validity. Arrays that are not in `shapes` are claimed later. Columns that are not here are
-        null in every row.
-    repeated
-        Text by column, of columns with the same text in every row.
+    `shapes` are those of the arrays that kernels fill. `sources` has the buffers of each column in
+    Arrow's order, its validity first; child types have no validity. Arrays that are not in `shapes`
+    are claimed later, and columns that are not in `sources` are null in every row. `repeated` has
+    the text of columns with the same text in every row.
     """
 
     def __init__(
@@ -339,16 +327,8 @@ def _pairs(numbers: Sequence[tuple[int, ...]]) -> Grid:
 class Arena:
     """The arrays of one batch, in one Arrow buffer.
 
-    Parameters
-    ----------
-    layout
-        The layout of the batch.
-    rows
-        Number of rows.
-    taken
-        Bytes of the input that they are decoded from.
-    room
-        Least number of free bytes after the arrays.
+    `taken` is the number of bytes of the input that the rows are decoded from, and `room` the least
+    number of free bytes after the arrays.
     """
 
     def __init__(self, layout: BatchLayout, rows: int, taken: int, room: int = 0) -> None:

@@ -46,10 +46,7 @@ def names() -> tuple[str, ...]:
 def lua_script(formats: Sequence[str] = ()) -> str:
     """Return the dissectors of these formats, or of all if none is given, as one Lua script.
 
-    Raises
-    ------
-    UsageError
-        A format without a dissector.
+    A format without a dissector raises a UsageError.
     """
     for name in formats:
         if name not in names():

@@ -46,12 +46,8 @@ def cut_note(count: int) -> str:
 def payload_text(data: bytes, most_bytes: int | None = None, *, is_whole: bool = True) -> str:
     """Return a payload as text if it is printable UTF-8, else as ``0x`` and hexadecimal.
 
-    Parameters
-    ----------
-    most_bytes
-        It is cut after so many bytes, text before a character that would be split.
-    is_whole
-        If not, `data` is the beginning of a payload, and a character that it splits is left out.
+    It is cut after `most_bytes`, text before a character that would be split. If it is not whole,
+    `data` is the beginning of a payload, and a character that it splits is left out.
     """
     stop = len(data) if most_bytes is None else min(most_bytes, len(data))
     whole = stop

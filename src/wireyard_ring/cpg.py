@@ -88,13 +88,7 @@ class CpgError(Exception):
 
 @cache
 def _library() -> Any:
-    """Return the library.
-
-    Raises
-    ------
-    OSError
-        It is not installed.
-    """
+    """Return the library; raise an OSError if it is not installed."""
     library = ctypes.CDLL(ctypes.util.find_library("cpg") or "libcpg.so.4")
     library.cpg_initialize.argtypes = (POINTER(c_uint64), POINTER(_Callbacks))
     library.cpg_mcast_joined.argtypes = (c_uint64, c_int, POINTER(_Vector), c_uint32)
@@ -109,22 +103,10 @@ def _library() -> Any:
 class Group:
     """A connection to corosync, and the group joined on it.
 
-    Parameters
-    ----------
-    name
-        The group, up to 128 bytes.
-    deliver
-        Called with the sender and the message.
-    change
-        Called with the members when they change, at the same point in the order of messages at all
-        members.
-
-    Raises
-    ------
-    OSError
-        The library is not installed.
-    CpgError
-        corosync does not run here, or denies access.
+    The name has up to 128 bytes. `deliver` is called with the sender and the message, `change` with
+    the members when they change, at the same point in the order of messages at all members. An
+    OSError is raised if the library is not installed, a CpgError if corosync does not run here or
+    denies access.
     """
 
     def __init__(

@@ -35,12 +35,8 @@ of messages too."""
 class Inbox(Generic[E]):
     """Messages or other events in order, until the inbox is closed or the ring ends.
 
-    Parameters
-    ----------
-    drained
-        Called when a full inbox has room again.
-    lossy
-        Whether the ring may lose messages; then a full inbox loses messages too.
+    `drained` is called when a full inbox has room again. If the ring may lose messages (`lossy`), a
+    full inbox loses messages too.
     """
 
     def __init__(self, drained: Callable[[], None], lossy: bool) -> None:
@@ -183,13 +179,7 @@ class Replies(Inbox[Delivered]):
 
 
 class Inboxes:
-    """All inboxes of one ring.
-
-    Parameters
-    ----------
-    drained, lossy
-        The parameters of each `Inbox`.
-    """
+    """All inboxes of one ring; `drained` and `lossy` are the parameters of each `Inbox`."""
 
     def __init__(self, drained: Callable[[], None], lossy: bool) -> None:
         self._drained = drained

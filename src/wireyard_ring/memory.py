@@ -79,14 +79,9 @@ class _Packet(NamedTuple):
 
 
 class Memory:
-    """The transport of one member.
+    """The transport of one member of the ring `hub`.
 
-    Parameters
-    ----------
-    hub
-        The ring.
-    process_id
-        The id of this member, unique in the ring.
+    The process id is unique in the ring.
     """
 
     qualities: Sequence[QoS] = (QoS.TOTALLY_ORDERED,)

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.answers.talks import Talk
-from wireyard.answers import cache, inputs, open_tables
+from wireyard.answers import cache, open_tables
 from wireyard.cli import main
 from wireyard.pipeline.decoding.stage import BronzeStage
-from wireyard.pipeline.facts.stage import write_facts
+from wireyard.pipeline.facts import stage
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs POSIX owners")
 
@@ -25,9 +25,9 @@ SECRET = "hunter-two-of-the-cellar"
 
 @pytest.fixture(autouse=True)
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Keep runs however short they are, in a folder of the test."""
+    """Keep what is derived in a folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(inputs, "_SHORT_S", 0.0)
+    monkeypatch.setattr(cache, "MOST_BYTES", 2 << 30)
     yield tmp_path / "cache" / f"wireyard-{os.getuid()}" / "answers"
 
 
@@ -207,15 +207,15 @@ def test_a_file_that_changes_meanwhile_is_not_kept(
     tmp_path: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = capture(tmp_path / "in.pcap")
-    derive = write_facts
+    derive = stage.write_facts
 
     def growing(*given: Any) -> Any:
         _grown(path)
         return derive(*given)
 
-    monkeypatch.setattr(inputs, "write_facts", growing)
+    monkeypatch.setattr(stage, "write_facts", growing)
     ask(path)
-    monkeypatch.setattr(inputs, "write_facts", derive)
+    monkeypatch.setattr(stage, "write_facts", derive)
     assert [row["destination"] for row in ask(path)] == ["a/1", "a/2"]
     assert len(decoded) == 2
 
@@ -315,8 +315,9 @@ def test_an_entry_names_no_file_outside(tmp_path: Path, private: Path, decoded: 
     assert len(decoded) == 2
 
 
+@pytest.mark.parametrize("limit", ["bytes", "number"])
 def test_the_entries_used_last_stay(
-    tmp_path: Path, private: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+    limit: str, tmp_path: Path, private: Path, decoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = [capture(tmp_path / f"{number}.pcap", f"a/{number}") for number in range(3)]
     ask(paths[0])
@@ -324,7 +325,10 @@ def test_the_entries_used_last_stay(
     (one,) = {sum(f.stat().st_size for f in each.rglob("*") if f.is_file())
               for each in [next(private.iterdir())]}  # fmt: skip
     ask(paths[0])
-    monkeypatch.setattr(cache, "MOST_BYTES", int(2.5 * one))
+    if limit == "bytes":
+        monkeypatch.setattr(cache, "MOST_BYTES", int(2.5 * one))
+    else:
+        monkeypatch.setattr(cache, "MOST_ENTRIES", 2)
     ask(paths[2])
     assert len(list(private.iterdir())) == 2
     del decoded[:]

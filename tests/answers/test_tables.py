@@ -93,12 +93,12 @@ def test_inputs_are_read_by_as_many_threads_as_any_scan(
 
 
 def test_tables_are_made_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from wireyard.answers import inputs
+    from wireyard.pipeline.facts import stage
 
     def fail(*_: object) -> None:
         raise AssertionError("facts were made for nothing")
 
-    monkeypatch.setattr(inputs, "write_facts", fail)
+    monkeypatch.setattr(stage, "write_facts", fail)
     with open_tables([str(CAPTURE)]) as tables:
         assert count(tables, "streams") == 28
         with pytest.raises(AssertionError, match="for nothing"):

@@ -213,15 +213,16 @@ def test_a_line_for_each_finding_and_details_on_request() -> None:
     assert "\033" not in details
 
 
-@pytest.mark.parametrize("quiet", ["", "1"])
+@pytest.mark.parametrize(("quiet", "term"), [("", "xterm"), ("1", "xterm"), ("", "dumb")])
 def test_severities_have_colours_on_a_terminal_only(
-    quiet: str, monkeypatch: pytest.MonkeyPatch
+    quiet: str, term: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wireyard.cli.asking.why.to_terminal", lambda _: True)
     monkeypatch.setenv("NO_COLOR", quiet)
+    monkeypatch.setenv("TERM", term)
     monkeypatch.setenv("COLUMNS", "70")
     shown = why(ROOT / "examples" / "traffic.pcap").stdout
-    assert ("\033[31m" in shown) == (not quiet)
+    assert ("\033[31m" in shown) == (not quiet and term == "xterm")
     plain = re.sub(r"\033\[[0-9;]*m", "", shown)
     assert max(map(len, plain.splitlines()[:-1])) == 70
 

@@ -90,20 +90,22 @@ def test_a_disconnect_that_another_symptom_explains(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said_s", "closes_ms", "is_missed"),
-    [(None, 91_000, True), (None, 80_000, False), (10, 16_000, True), (120, 100_000, False),
-     (120, 181_000, True), (0, 100_000, False)],
+    ("said_s", "closes_ms", "by_client", "is_missed"),
+    [(None, 91_000, False, True), (None, 80_000, False, False), (10, 16_000, False, True),
+     (120, 100_000, False, False), (120, 181_000, False, True), (0, 100_000, False, False),
+     (10, 16_000, True, False)],
 )  # fmt: skip
 def test_the_keep_alive_of_the_broker_counts(
-    said_s: int | None, closes_ms: int, is_missed: bool, tmp_path: Path
+    said_s: int | None, closes_ms: int, by_client: bool, is_missed: bool, tmp_path: Path
 ) -> None:
     talk = Talk()
     said = b"" if said_s is None else b"\x13" + said_s.to_bytes(2, "big")
     talk.say(1, 5001, connect(MQTT5, client="one"), up=True)
     talk.say(1.1, 5001, connack(MQTT5, properties=said), up=False)
-    talk.end(closes_ms, 5001, up=False)
+    talk.end(closes_ms, 5001, up=by_client)
     found = _named(talk, tmp_path)
     assert ("keep_alive_missed" in found) == is_missed
+    assert ("dropped" in found) != is_missed
     if is_missed:
         keep_alive_s = 60 if said_s is None else said_s
         assert found["keep_alive_missed"]["text"].endswith(f"its keep-alive is {keep_alive_s} s")
@@ -261,6 +263,20 @@ def _shared(share: str, acknowledges: bool) -> Talk:
 def test_a_message_is_not_stuck_with_a_dead_member_of_a_group(tmp_path: Path) -> None:
     found = _named(_shared("a", acknowledges=True), tmp_path)
     assert {"never_acknowledged", "dropped"} == set(found)
+
+
+def test_the_member_that_gets_what_a_dead_one_held_is_not_slow(tmp_path: Path) -> None:
+    talk = _two()
+    for port, name in ((5003, "three"), (5004, "four")):
+        talk.login(port - 5000, port, name)
+        talk.subscribe(port - 4990, port, "$share/g/a")
+    for number in range(1, 7):
+        talk.publish(100 * number, 5002, "a", b"%d" % number, number)
+        talk.deliver(100 * number + 1, 5003, "a", b"%d" % number, number, acknowledged_ms=None)
+    talk.end(5600, 5003, reset=True)
+    for number in range(1, 7):
+        talk.deliver(5700 + number, 5004, "a", b"%d" % number, number)
+    assert set(_named(talk, tmp_path)) == {"dropped"}
 
 
 def test_a_granted_subscription_that_is_never_served(tmp_path: Path) -> None:

@@ -134,22 +134,31 @@ def test_what_is_no_mqtt_is_closed_with_a_line(
 
 
 @pytest.mark.parametrize(
-    ("origin", "is_allowed"),
+    ("bind", "host", "origin", "is_allowed"),
     [
-        ("http://localhost:3000", True),
-        ("https://app.example", True),
-        ("https://evil.example", False),
-        ("null", False),
-        ("http://[", False),
+        ("127.0.0.1", "evil.example", "http://localhost:3000", True),
+        ("127.0.0.1", "evil.example", "https://app.example", True),
+        ("127.0.0.1", "evil.example", "https://evil.example", False),
+        ("127.0.0.1", "evil.example", "null", False),
+        ("127.0.0.1", "evil.example", "http://[", False),
+        ("127.0.0.1", "192.0.2.1", "http://192.0.2.1", False),
+        ("0.0.0.0", "192.0.2.1:1883", "http://192.0.2.1:3000", True),
+        ("0.0.0.0", "192.0.2.1:1883", "http://192.0.2.2", False),
+        ("0.0.0.0", "evil.example", "https://evil.example", False),
+        ("0.0.0.0", "", "null", False),
     ],
 )
-def test_pages_that_may_connect(dial: Dial, origin: str, is_allowed: bool) -> None:
+def test_pages_that_may_connect(
+    dial: Dial, bind: str, host: str, origin: str, is_allowed: bool
+) -> None:
+    """A page of any name may lead its browser here by that name; an address cannot be changed."""
     fields = (
-        "GET /mqtt HTTP/1.1", "Host: evil.example", "Upgrade: websocket", f"Origin: {origin}",
+        "GET /mqtt HTTP/1.1", f"Host: {host}", "Upgrade: websocket", f"Origin: {origin}",
         "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: mqtt",
         "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "", "",
     )  # fmt: skip
-    with wireyard.broker(Settings(origins=frozenset({"https://app.example"}))) as broker:
+    settings = Settings(origins=frozenset({"https://app.example"}))
+    with wireyard.broker(settings, bind=bind) as broker:
         client = dial(broker)
         client.sendall("\r\n".join(fields).encode())
         answer = client.recv(1000)
@@ -210,6 +219,15 @@ def test_lines_that_are_no_users(tmp_path: Path, text: str) -> None:
     path.write_text(f"{text}\n")
     with pytest.raises(UsageError, match="line 1 is no user"):
         read_users(str(path))
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        read_users(str(path))
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "#a", " a", "a ", "a\nb", "\udcff"])
+def test_names_that_are_no_users(name: str) -> None:
+    with pytest.raises(UsageError, match="is no user name"):
+        hash_password(name, b"x")
 
 
 def test_lines_of_access(tmp_path: Path) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests.broker.simulation import Simulation
+from tests.marked import leaks, variants
 from wireyard.answers import Tables, open_tables
+from wireyard.broker.core import Core
+from wireyard.broker.half import Half
+from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.recording import Recording
+from wireyard.broker.settings import Settings
 
 CONVERSATIONS = 20
 STEPS = 120
@@ -101,3 +107,27 @@ def test_nothing_is_lost(tables: Tables) -> None:
 def test_no_password_is_recorded(tables: Tables) -> None:
     secrets = tables.sql("SELECT DISTINCT has_password FROM packets_mqtt WHERE packet_type = 1")
     assert secrets["has_password"].to_pylist() == [True]
+
+
+def recorded(broker: Half[Any], data: bytes) -> bytes:
+    """Return what a broker records of a client that sends some bytes in pieces."""
+    shown = bytearray()
+    link = broker.open_link("a", lambda arrived, data: shown.extend(data))
+    assert link is not None
+    for at in range(0, len(data), 37):
+        if link.endpoint.ended is None:
+            broker.receive(link, data[at : at + 37], 1000.0)
+    for each in broker.take_dirty():
+        each.endpoint.take()
+    return bytes(shown)
+
+
+def test_no_part_of_any_login_is_recorded() -> None:
+    size = 0
+    for place, data in variants(cuts=False):
+        core = {"mqtt": Core, "jmq": JmqCore}.get(place.format)
+        if core is not None:
+            shown = recorded(core(Settings(), lambda text: None), data)
+            size += len(shown)
+            assert not leaks(shown), place.name
+    assert size > 50_000

@@ -22,6 +22,11 @@ _OTHERS = (
     b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n",
     bytes(30),
 )
+_FEW = (
+    b"", b"\x10", b"\x10", b"\x1b", b"\x16", b"G", b"P", b"1", b"\xff", b"\0", b"\xc0", b"\x30\x7f",
+    b"\x10\x20\0\4MQ", b"\x20\2", b"\x1b\xff\xe3\xd8", b"\x30\5\0", b"\xe0\0\x30", bytes(3),
+)  # fmt: skip
+"""Too few bytes for a packet, or for the second one."""
 
 
 _PROPERTIES = tuple(
@@ -166,6 +171,8 @@ def _streams(rng: Random) -> tuple[bytes, bytes]:
     """Return what a client and a server say to each other."""
     if rng.random() < 0.2:
         return _jmq_streams(rng)
+    if rng.random() < 0.1:
+        return rng.choice(_FEW), rng.choice(_FEW)
     version = rng.choice((3, 4, 4, 4, 5, 5))
     if rng.random() < 0.2:  # it began earlier than the capture
         count = rng.choice((1, 2, 3, 8, 40))

@@ -317,6 +317,24 @@ def test_rows_of_plain_connections_need_no_streams(
     assert not made
 
 
+def test_of_connections_of_the_same_byte_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = [*plain_frames(0, 40)]
+    for number in range(200):
+        segment = tcp(50000 + number, 1883, 1000, b"\x10" if number % 3 else b"\x30")
+        frames.append(ethernet(ipv4(segment)))
+    data = pcap(packets(frames))
+    check(data, {})
+    made = counting_streams(monkeypatch)
+    rows = read(data, {}, together=True)
+    assert isinstance(rows, pa.Table)
+    assert Counter(rows["status"].to_pylist()) == {"ok": 120, "tail": 200}
+    assert len(made) == 2
+    made.clear()
+    with reading(together=True):
+        open_captures([data], part=(0, 1))
+    assert not made
+
+
 @pytest.mark.parametrize(
     ("words", "most"),
     [

@@ -1,10 +1,15 @@
-"""Captures read while they are made give the rows that reading them whole gives."""
+"""Captures read while they are made give the rows that reading them whole gives.
+
+Some are read on by another process now and then, from the state of the one before.
+"""
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -35,21 +40,26 @@ from tests.captures.make import (
 )
 from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
-from wireyard.captures.carriers.tls_keys import read_key_logs
-from wireyard.captures.files.growing import GrowingFile
+from wireyard.captures.bundled import BundledStreams
+from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
+from wireyard.captures.directed import CapturedStream
 from wireyard.captures.files.slicing import slice_captures
 from wireyard.captures.inputs import open_input
 from wireyard.captures.live import capture as live_module
 from wireyard.captures.live.capture import MAX_OPEN, LiveCapture
+from wireyard.captures.live.growing import GrowingCapture
+from wireyard.captures.live.state import StateError, pack_state, unpack_state
 from wireyard.captures.live.stream import ACKED_HOLE_NS, HOLE_NS
 from wireyard.captures.packets.unread import describe_unread, name_unread
 from wireyard.captures.read import read_capture
+from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format, get_format
 from wireyard.streams.growth import Grown, read_turns
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.scan import scan_streams
 
 Row = dict[str, Any]
+Facts = dict[str, Mapping[str, Any]]
 MS = 1_000_000
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -62,38 +72,71 @@ def plan_of(format: Format) -> Plan:
     return make_plan(format, captured=True)
 
 
-def whole_rows(data: bytes, named: Format | None = None) -> list[Row]:
+def whole(
+    data: bytes, named: Format | None = None, keylog: Sequence[Path] = ()
+) -> tuple[list[Row], Facts]:
+    """Return the rows and the descriptions of the streams of a whole capture."""
     rows: list[Row] = []
-    for stream in open_input(data, named).streams:
-        for batch in scan_streams([(stream.opened, plan_of(stream.format))]):
+    facts: Facts = {}
+    for stream in open_input(data, named, keylog=keylog).streams:
+        opened = stream.opened
+        for each in opened.streams() if isinstance(opened, BundledStreams) else [opened]:
+            assert isinstance(each, CapturedStream)
+            facts[each.stream] = describe_stream(each.captured)
+        for batch in scan_streams([(opened, plan_of(stream.format))]):
             rows += batch.to_pylist()
-    return rows
+    return rows, facts
 
 
 @dataclass
 class Fed:
     """A live capture, and the rows that it has given so far."""
 
-    capture: LiveCapture
-    file: GrowingFile
-    rows: list[Row]
+    growing: GrowingCapture
+    rows: list[Row] = field(default_factory=list)
+    facts: Facts = field(default_factory=dict)
+    """The descriptions of its streams."""
 
     @classmethod
-    def begin(cls, named: Format | None = None) -> Fed:
-        return cls(LiveCapture("<bytes>", named), GrowingFile(), [])
+    def begin(cls, named: Format | None = None, keys: KeyLog | None = None) -> Fed:
+        return cls(GrowingCapture(LiveCapture("<bytes>", named, keys=keys, describes=True)))
+
+    @property
+    def capture(self) -> LiveCapture:
+        return self.growing.capture
 
     def feed(self, data: bytes, *, idle: bool = True) -> None:
-        for part, records in self.file.receive(np.frombuffer(data, np.uint8), idle=idle):
-            self.take(self.capture.receive(part, records))
+        for turn in self.growing.feed(data, idle=idle):
+            self.take(turn)
+        self.facts.update(self.capture.take_ended())
 
     def wait(self, idle_ns: int) -> None:
         self.take(self.capture.wait(idle_ns))
 
     def end(self) -> None:
-        for part, records in self.file.end():
-            self.take(self.capture.receive(part, records))
-        for turn in self.capture.end():
+        for turn in self.growing.end():
             self.take(turn)
+        self.facts.update(self.capture.take_ended())
+
+    def go_on(self, data: bytes, named: Format | None, keylog: Sequence[Path]) -> None:
+        """Continue in another process, if there is a state to continue from.
+
+        Parameters
+        ----------
+        data
+            The whole file: secrets are in no state, they are read again.
+        """
+        state = self.growing.state()
+        if state is None:
+            return
+        self.facts.update(self.capture.describe())
+        text, arrays = pack_state(state)
+        for array in arrays:
+            array.flags.writeable = False  # as it comes from a file
+        before = [np.frombuffer(data[: self.growing.file.offset], np.uint8)]
+        keys = read_key_logs(keylog, partial(embedded_secrets, before))
+        self.growing = Fed.begin(named, keys).growing
+        self.growing.restore(unpack_state(text, arrays))
 
     def take(self, turn: list[Grown]) -> None:
         for label in {one.format.label for one in turn}:
@@ -105,27 +148,48 @@ class Fed:
         return [(row["status"], row["offset"], row["length"]) for row in self.rows]
 
 
-def live_rows(data: bytes, rng: Random, named: Format | None = None) -> tuple[list[Row], int]:
-    """Return the rows of a capture that arrives in pieces, and how many came before its end."""
-    fed, early = fed_in_pieces(data, rng, named)
-    return fed.rows, early
+def fed_in_pieces(
+    data: bytes,
+    rng: Random,
+    named: Format | None = None,
+    keylog: Sequence[Path] = (),
+    *,
+    restarts: bool | None = None,
+) -> tuple[Fed, int]:
+    """Return a capture that arrived in pieces and ended, and how many rows came before its end.
 
-
-def fed_in_pieces(data: bytes, rng: Random, named: Format | None = None) -> tuple[Fed, int]:
-    """Return a capture that arrived in pieces and ended, and how many rows came before its end."""
-    fed, at = Fed.begin(named), 0
+    Parameters
+    ----------
+    restarts
+        Whether other processes read on; by chance if None.
+    """
+    fed, at = Fed.begin(named, read_key_logs(keylog)), 0
+    chance = (rng.random() < 0.5 if restarts is None else restarts) * 0.3
     while at < len(data):
         size = rng.randint(1, rng.choice((3, 60, 900, 9000, 40000)))
         fed.feed(data[at : at + size], idle=rng.random() < 0.5)
         at += size
+        if rng.random() < chance:
+            growing = fed.growing
+            fed.go_on(data, named, keylog)
+            at = at if growing is fed.growing else fed.growing.file.offset
     early = len(fed.rows)
     fed.end()
     return fed, early
 
 
-def assert_same(data: bytes, rng: Random, named: Format | None = None) -> tuple[int, int]:
-    fed, early = fed_in_pieces(data, rng, named)
-    assert in_order(fed.rows) == in_order(whole_rows(data, named))
+def assert_same(
+    data: bytes,
+    rng: Random,
+    named: Format | None = None,
+    keylog: Sequence[Path] = (),
+    *,
+    restarts: bool | None = None,
+) -> tuple[int, int]:
+    fed, early = fed_in_pieces(data, rng, named, keylog, restarts=restarts)
+    rows, facts = whole(data, named, keylog)
+    assert in_order(fed.rows) == in_order(rows)
+    assert {name: fed.facts.get(name) for name in facts} == facts
     assert [*fed.capture.repairs.lines()] == [*read_capture(data).repairs.lines()]
     return early, len(fed.rows)
 
@@ -151,9 +215,10 @@ def test_recorded_captures(shared: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["traffic.pcap", "ring.pcap"])
-def test_examples(name: str) -> None:
-    named = get_format("rmp") if name == "ring.pcap" else None
-    early, count = assert_same((EXAMPLES / name).read_bytes(), Random(name), named)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_examples(name: str, restarts: bool) -> None:
+    named, data = get_format("rmp") if name == "ring.pcap" else None, (EXAMPLES / name).read_bytes()
+    early, count = assert_same(data, Random(name), named, restarts=restarts)
     assert early > count // 2
 
 
@@ -161,25 +226,17 @@ def test_examples(name: str) -> None:
     ("name", "lost"),
     [("mqtt.pcap", 0), ("mqtt.pcap", 0.05), ("websocket.pcap", 0.05), ("jms.pcapng", 0)],
 )
-def test_encrypted_and_wrapped(name: str, lost: float) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+def test_encrypted_and_wrapped(name: str, lost: float, restarts: bool) -> None:
     path = EXAMPLES / "encrypted" / name
     logs = [path.with_suffix(".keys")] if path.with_suffix(".keys").exists() else []
-    data, rng, at = path.read_bytes(), Random(name), 0
+    data, rng = path.read_bytes(), Random(name)
     if lost:
         every = range(read_capture(data).spans[0].frames)
         kept = {number for number in every if rng.random() > lost}
         data = b"".join(part.tobytes() for part in slice_captures(read_capture(data).files, kept))
-    keys = read_key_logs(logs)
-    fed = Fed(LiveCapture("<bytes>", keys=keys), GrowingFile(keys.add), [])
-    while at < len(data):
-        size = rng.randint(1, 9000)
-        fed.feed(data[at : at + size])
-        at += size
-    fed.end()
-    rows: list[Row] = []
-    for stream in open_input(data, keylog=logs).streams:
-        for batch in scan_streams([(stream.opened, plan_of(stream.format))]):
-            rows += batch.to_pylist()
+    fed, _ = fed_in_pieces(data, rng, None, logs, restarts=restarts)
+    rows, _ = whole(data, None, logs)
     if lost:  # a CONNECT behind lost bytes comes after its answer was read
         for row in (*fed.rows, *rows):
             row.pop("version_in_force")
@@ -200,7 +257,7 @@ def test_a_direction_that_comes_later_is_read_by_the_version_that_the_other_show
     fed.feed(data[-len(leaving) - 16 :])
     fed.end()
     assert {row["version_in_force"] for row in fed.rows} == {5}
-    assert in_order(fed.rows) == in_order(whole_rows(data))
+    assert in_order(fed.rows) == in_order(whole(data)[0])
 
 
 def connect(number: int) -> bytes:
@@ -297,7 +354,7 @@ def test_a_capture_that_is_cut_short(keep: int) -> None:
         fed = Fed.begin()
         fed.feed(data)
         fed.end()
-        assert fed.rows == [] and fed.file.damage is not None
+        assert fed.rows == [] and fed.growing.summary().damage is not None
         return
     assert_same(data, Random(keep))
 
@@ -308,9 +365,9 @@ def test_what_is_no_record_ends_a_file() -> None:
     fed.feed(good + b"\xff" * 100)
     fed.end()
     assert len(fed.rows) == 1
-    assert str(fed.file.damage).startswith("pcap: 'Captured Packet Length' is 4294967295")
-    assert f"at byte {len(good) + 8} " in str(fed.file.damage)
-    assert fed.file.unread_bytes == 100
+    damage = str(fed.growing.summary().damage)
+    assert damage.startswith("pcap: 'Captured Packet Length' is 4294967295")
+    assert f"at byte {len(good) + 8} " in damage and damage.endswith("; 100 bytes are not read")
 
 
 def test_fragments_wait_for_the_rest() -> None:
@@ -455,7 +512,7 @@ def test_a_client_shows_the_format_of_connections_that_came_before() -> None:
 
 def test_a_connection_of_another_format_is_passed_over() -> None:
     data = one_way([(0, connect(1))])
-    rows, _ = live_rows(data, Random(0), get_format("jmq"))
+    rows = fed_in_pieces(data, Random(0), get_format("jmq"))[0].rows
     assert rows == []
 
 
@@ -478,6 +535,40 @@ def test_datagrams_without_a_format_are_named() -> None:
     assert [(each.stream.name, each.stream.size) for each in fed.capture.unknown] == [
         ("10.0.0.1:5000>10.0.0.2:5353", 12)
     ]
+
+
+# --- state for another process ---------------------------------------------------------------
+
+
+def test_a_damaged_state_is_refused() -> None:
+    fed = Fed.begin()
+    fed.feed((EXAMPLES / "traffic.pcap").read_bytes()[:50_000])
+    state = fed.growing.state()
+    assert state is not None
+    text, arrays = pack_state(state)
+    rng = Random(0)
+    refused = 0
+    for _ in range(300):
+        some = [array.copy() for array in arrays]
+        changed = text
+        if rng.random() < 0.5:
+            array = some[rng.randrange(len(some))]
+            some[rng.randrange(len(some))] = array[: len(array) // 2]
+        else:
+            tree = json.loads(text)
+            part = tree["capture"]
+            part.pop(rng.choice([*part]))
+            changed = json.dumps(tree)
+        other = Fed.begin()
+        try:
+            other.growing.restore(unpack_state(changed, some))
+        except StateError:
+            refused += 1
+    assert refused > 200
+    with pytest.raises(StateError, match="another version"):
+        GrowingCapture(LiveCapture("x")).restore({**state, "version": 0})
+    with pytest.raises(StateError, match="damaged"):
+        unpack_state('{"a": {"\\u0000array": 0}}', [np.zeros(1)])
 
 
 # --- what is held ---------------------------------------------------------------------------
@@ -548,12 +639,12 @@ def test_too_much_is_given_up_as_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     data = large + b"\xc0\0" + connect(2)
     for at in range(0, len(data), 1000):
         line.send(after + at, data[at : at + 1000], at_ns=at * 1000)
-        assert line.fed.capture._held_bytes <= 12_000
+        assert line.fed.capture.connections.held.size <= 12_000
     line.fed.end()
     shown = line.fed.shown()
     before = len(connect(1))
     dropped = line.fed.capture.dropped_bytes
-    assert dropped == 11_000
+    assert dropped == 10_000
     # What follows is garbage up to where a packet is found again.
     assert shown[1][0] == "gap" and shown[1][1:] == (before, dropped)
     assert shown[2][0] == "garbage"

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from random import Random
 
-import numpy as np
 import pytest
 
 from tests.captures.make import (
@@ -21,11 +20,10 @@ from tests.captures.make import (
     udp,
 )
 from tests.captures.test_copies import MS, NETWORKS, TRANSLATED, Segment, talk, vlan
-from tests.captures.test_live import assert_same, connect, in_order, publish, whole_rows
-from tests.captures.test_live_state import interrupted
-from wireyard.captures.files.growing import GrowingFile
+from tests.captures.test_live import assert_same, connect, publish
 from wireyard.captures.live import capture as live_module
 from wireyard.captures.live.capture import LiveCapture
+from wireyard.captures.live.growing import GrowingCapture
 from wireyard.formats import get_format
 
 ASKED = (connect(1), b"\x32\7\0\3a/b\0\1", b"\x32\7\0\3a/b\0\2", b"\xc0\0")
@@ -45,8 +43,6 @@ def assert_as_whole(timed: Sequence[tuple[int, bytes]], rows: int) -> None:
     data = pcap(records, magic=0xA1B23C4D, unit_ns=1)
     for seed in range(3):
         assert assert_same(data, Random(seed))[1] >= rows
-        restarted = interrupted(data, Random(seed))[0]
-        assert in_order(restarted) == in_order(whole_rows(data))
 
 
 def at_each(step_ns: int, segments: Sequence[Segment]) -> list[tuple[int, bytes]]:
@@ -126,8 +122,7 @@ def test_packets_that_are_in_two_networks(network: str, begins: bool, step_ns: i
 
 
 def test_directions_of_datagrams_in_two_networks() -> None:
-    capture = LiveCapture("<bytes>", get_format("rmp"))
-    file = GrowingFile()
+    growing = GrowingCapture(LiveCapture("<bytes>", get_format("rmp")))
     frames = [
         vlan(10)(ipv4(udp(5000, 6000, b"a"), 17)),
         vlan(20)(ipv4(udp(6000, 5000, b"b"), 17, SERVER, CLIENT)),
@@ -135,8 +130,8 @@ def test_directions_of_datagrams_in_two_networks() -> None:
     ]
     names = set()
     for data in (pcap([]), *(pcap(packets([frame]))[24:] for frame in frames)):
-        for part, records in file.receive(np.frombuffer(data, np.uint8), idle=True):
-            names |= {one.opened.stream for one in capture.receive(part, records)}
+        for turn in growing.feed(data):
+            names |= {one.opened.stream for one in turn}
     name = "10.0.0.1:5000>10.0.0.2:6000"
     assert names == {name, "10.0.0.2:6000>10.0.0.1:5000", f"{name}#2"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -14,7 +14,7 @@ from tests.captures.test_index import index
 from wireyard.captures.connections.times import JITTER_NS
 from wireyard.captures.index import read_indexed
 from wireyard.captures.packets.units import Share
-from wireyard.captures.read import Capture, read_capture
+from wireyard.captures.read import Capture, read_capture, read_captures
 from wireyard.captures.repairs import Repairs
 
 HOUR_NS = 3600 * 1000 * MS
@@ -31,6 +31,13 @@ def capture_of(segments: Sequence[tuple[int, Segment]]) -> Capture:
     """Return a capture of segments that were captured so many nanoseconds after the first."""
     records = [Packet(ethernet(packet), BEGAN_NS + after) for after, (_, packet) in segments]
     return read_capture(pcap(records, magic=0xA1B23C4D, unit_ns=1))
+
+
+def as_one_part(segments: Sequence[tuple[int, Segment]]) -> Capture:
+    """Return the same, as a task reads it that has all conversations."""
+    records = [Packet(ethernet(packet), BEGAN_NS + after) for after, (_, packet) in segments]
+    data = pcap(records, magic=0xA1B23C4D, unit_ns=1)
+    return read_captures([data], share=Share(0, 1, 7676))
 
 
 def texts(capture: Capture) -> list[bytes]:
@@ -112,10 +119,13 @@ def test_times_order_packets_that_go_back_by_more() -> None:
 
 @pytest.mark.parametrize("back_ns", [20 * MS, 2000 * MS, HOUR_NS])
 @pytest.mark.parametrize("at", [FIRST + 1, FIRST + 3, FIRST + 5])
-def test_a_clock_that_is_set_back(back_ns: int, at: int) -> None:
+@pytest.mark.parametrize("read", [capture_of, as_one_part])
+def test_a_clock_that_is_set_back(
+    read: Callable[[Sequence[tuple[int, Segment]]], Capture], back_ns: int, at: int
+) -> None:
     segments = at_each(10 * MS)
     segments[at:] = [(after - back_ns, segment) for after, segment in segments[at:]]
-    capture = capture_of([*segments, (segments[-1][0] + 15 * MS, QUIET)])
+    capture = read([*segments, (segments[-1][0] + 15 * MS, QUIET)])
     assert texts(capture) == IN_TURNS
     assert capture.repairs.stepped_ns == back_ns - 10 * MS
     times_ns = sorted(int(ns) for stream in capture.streams for ns in stream.times_ns)
@@ -143,6 +153,19 @@ def test_bytes_that_were_sent_again_are_of_the_time_of_their_acknowledgment() ->
     request = segments.pop(FIRST + 2)
     segments.append((700 * MS, request[1]))
     assert texts(capture_of(segments)) == IN_TURNS
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_taps_of_which_one_has_lost_packets(seed: int) -> None:
+    """The clock of the one that has all packets is ahead by more than the conversation lasts."""
+    rng = Random(seed)
+    whole = at_each(MS, talk(ASKED, ANSWERED))
+    segments = [one for one in whole if rng.random() < 0.7]
+    segments += [(after + 20 * MS, segment) for after, segment in whole]
+    capture = capture_of(sorted(segments, key=lambda each: each[0]))
+    assert [len(capture.streams), *texts(capture)] == [2, *IN_TURNS]
+    last_ns = max(int(one.times_ns.max()) for one in capture.streams)
+    assert all(one.closed is not None and one.closed[1] > last_ns for one in capture.streams)
 
 
 @pytest.mark.parametrize("seed", range(40))

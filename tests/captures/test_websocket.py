@@ -372,6 +372,7 @@ def answer(status: str, body: bytes = b"", field: str = "Content-Length: {}") ->
             answer("200 OK", b"2\r\nok\r\n0\r\n\r\n", "Transfer-Encoding: chunked"),
         ),
         (b"GET / HTTP/1.1\r\n\r\n" * 3, answer("304 No", b"", "X: y") * 2 + answer("404 No", b"-")),
+        (b"HEAD / HTTP/1.1\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"),
         (b"PUT / HTTP/1.1\r\nContent-Length: 1\r\n\r\nx", answer("100 Go on") + answer("200 OK")),
         (heads()[0], answer("401 Unauthorized", b"who?")),
     ],

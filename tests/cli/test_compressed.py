@@ -165,6 +165,17 @@ def test_a_capture_that_is_cut_off_gives_its_packets_and_one_line(
     )
 
 
+@pytest.mark.parametrize("words", [["why"], ["sql", "FROM messages"]])
+def test_a_file_of_which_nothing_inflates_is_no_answer(
+    words: list[str], run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "cut.pcap.gz"
+    path.write_bytes(gzip.compress(CAPTURE)[:9])
+    result = run(words[0], path, *words[1:])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert one_line(result) == f"{path}: gzip data is cut off at byte 9"
+
+
 def test_a_stream_that_is_cut_off_gives_its_tail_too(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "cut.gz"
     path.write_bytes(gzip.compress(STREAM)[:-20])

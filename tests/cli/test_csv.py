@@ -18,6 +18,7 @@ import wireyard
 from tests.cli.results import Run, notes_of, one_line, rows_of
 from tests.make import packet
 from wireyard import mqtt
+from wireyard.cli.decoding import large
 from wireyard.cli.decoding.csv import CsvWriter, write_csv
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -71,9 +72,12 @@ def test_payloads_are_text_where_they_are_text(run: Run, published: Path) -> Non
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_payloads_as_text_are_those_read_one_by_one(seed: int) -> None:
+def test_payloads_as_text_are_those_read_one_by_one(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = Random(seed)
-    alphabet = [b"a", b"\n", "ü".encode(), "😀".encode(), b"\x80", b"\xc3", b"\x00", b"\x7f"]
+    monkeypatch.setattr(large, "PIECE_BYTES", rng.choice((1, 2, 1 << 20)))
+    alphabet = [b"a", b'"', b"\n", "ü".encode(), "😀".encode(), b"\x80", b"\xc3", b"\x00", b"\x7f"]
     values = [
         None if rng.random() < 0.1 else b"".join(rng.choices(alphabet, k=rng.randrange(4)))
         for _ in range(rng.randrange(1, 40))

@@ -83,7 +83,7 @@ def test_a_row_needs_no_more_than_a_type(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "ping.jmq"
     line = '\n  {"packet_type": 54, "consumer_id": 7, "destination": null}  \n\n'
     result = run("encode", "--format", "jmq", "-w", target, stdin=line)
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr) == (0, f"wireyard: wrote {target}, 1 packet\n")
     made = wireyard.decode(target.read_bytes(), "jmq")
     assert (made.packet_type, made.consumer_id, made.destination) == (54, 7, None)
 
@@ -133,6 +133,7 @@ def test_a_body_that_was_taken_out_is_missed(words: tuple[str, ...], run: Run, l
 
 
 BAD_LINES = {
+    '{"format":"jmq","packet_type":1,"timestamps":[null]}': "'timestamps' cannot be None: a ",
     "{bad": "is no JSON: Expecting property name enclosed in double quotes, column 2",
     "[1]": "is no row: an object with columns is needed",
     "[" * 100_000: "is no JSON: bytes that are not UTF-8, or too many brackets",

@@ -17,7 +17,7 @@ from tests.make import ALL_TYPES, Value, item, items, packet, section, variety
 from tests.mutations import damaged_streams, subject_of
 from tests.readings import forced
 from wireyard.cli import main
-from wireyard.cli.decoding import lines
+from wireyard.cli.decoding import large, lines
 from wireyard.formats import names
 
 OPTIONS = [(), ("--secrets",), ("--mode", "dropmalformed"), ("--limit", "23")]
@@ -50,8 +50,12 @@ def lines_of(data: bytes, *options: str) -> bytes:
 
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have so few rows become lines at once that most slices begin inside a byte of a bitmap."""
+    """Have so few rows become lines at once that most slices begin inside a byte of a bitmap.
+
+    And have payloads of a few bytes written in pieces.
+    """
     monkeypatch.setattr(lines, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(large, "PIECE_BYTES", 9)
 
 
 @pytest.mark.usefixtures("few_at_once")

@@ -39,6 +39,24 @@ def test_a_slice_of_nothing_says_what_there_is(run: Run, tmp_path: Path) -> None
     assert result.exit_code == 0 and f"wrote {path}, 0 frames" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["decode", "head.pcap"], "head.pcap: has no packet of a known format"),
+        (["flows", "head.pcap"], "head.pcap: has no TCP connection and no datagram"),
+        (["why", "head.pcap"], "head.pcap: no packet was read, so nothing is known"),
+        (["why", "note.txt"], "note.txt: begins like no format (68 65 6c 6c); "),
+    ],
+)
+def test_a_file_without_packets_is_named_as_it_was_written(
+    words: list[str], said: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "head.pcap").write_bytes(CAPTURE.read_bytes()[:24])
+    (tmp_path / "note.txt").write_text("hello")
+    monkeypatch.chdir(tmp_path)
+    assert one_line(run(*words)).startswith(said)
+
+
 def test_near_names_are_suggested(run: Run, tmp_path: Path) -> None:
     result = run("decode", CAPTURE, "--format", "mqtt", "--columns", "topik")
     assert (result.exit_code, one_line(result)) == (

@@ -53,7 +53,7 @@ def test_every_output_has_every_type(run: Run, tmp_path: Path, out: str) -> None
     )
     path = tmp_path / "x"
     result = run("sql", CAPTURE, query, "--out", out, "-w", path)
-    assert (result.exit_code, result.stderr) == (0, "")
+    assert (result.exit_code, result.stderr) == (0, f"wireyard: wrote {path}, 1 row\n")
     if out == "jsonl":
         row = json.loads(path.read_text())
         assert (row["day"], row["time"], row["span"]) == ("2026-01-02", "01:02:03", "1 day")
@@ -113,6 +113,8 @@ def test_tables_are_listed_as_duckdb_is_asked_for_them(query: str, run: Run) -> 
         ("DROP TABLE streams", "a query is one statement that selects"),
         ("SELECT * FROM read_text('/etc/hosts')", "Cannot access file"),
         ("SELECT\nFROM", "SQL: Parser Error"),
+        ("SELECT topik FROM messages", "there is no column topik; there are message_key,"),
+        ("SELECT verdit FROM deliveries", "there is no column verdit; there is verdict"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, query: str, problem: str) -> None:

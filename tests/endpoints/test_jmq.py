@@ -145,7 +145,7 @@ def test_no_secret_is_recorded() -> None:
     assert b"the nonce" in sent and b"the nonce" not in shown and not is_arrived
     assert len(shown) == len(sent) and len(hello) == len(packet("HELLO"))
     assert len(shown_login) == len(login) and secret.encode() not in shown_login
-    assert wireyard.decode(shown_login, "jmq").body == body[:7] + b"*" * len(secret)
+    assert wireyard.decode(shown_login, "jmq").body == b"*" * len(body)
 
 
 @pytest.mark.parametrize("body", [b"\0\3ann", b"\0\xffann\0\6secret", b"secret", b""])
@@ -158,7 +158,7 @@ def test_of_a_login_that_cannot_be_read_nothing_is_recorded(body: bytes) -> None
     assert isinstance(request, Request)
     with pytest.raises(DecodeError):
         read_login(request)
-    assert taps == [(True, data[:72] + b"*" * (len(data) - 72))]
+    assert taps == [(True, data[: len(data) - len(body)] + b"*" * len(body))]
 
 
 def test_a_login_whose_password_is_long_has_line_breaks() -> None:

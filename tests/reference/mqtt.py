@@ -33,6 +33,7 @@ _SERVER: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 _NS_PER_S: Final = 1_000_000_000
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are out of order (C-29)."""
+_APART_NS: Final = 2_000_000_000
 _ERROR: Final = 128
 """The lowest reason code that is an error (2.4)."""
 _NO_LIMIT: Final = 65_535
@@ -262,12 +263,18 @@ class Decided(NamedTuple):
         span = self.span
         if not self.is_named or span is None:
             return False
-        of_server = [(one, one.span) for one in others if one.key[:2] == self.key[:2]]
-        next_ones = [at for one, at in of_server if one.is_named and one.key == self.key and at]
+        timed = [(one, one.span) for one in others]
+        next_ones = [at for one, at in timed if one.is_named and one.key == self.key and at]
         next_ones = sorted(at for at in next_ones if at > span)
-        unknown = [at for one, at in of_server if one.lacks_connect and not one.is_named and at]
+        unknown = [at for one, at in timed if at and self._may_be_of(one)]
         first = min((at[0] for at in unknown if at[0] >= span[1]), default=None)
         return first is not None and (not next_ones or first <= next_ones[0][0])
+
+    # C-27
+    def _may_be_of(self, other: Decided) -> bool:
+        if other.key[1] != self.key[1]:
+            return other.is_named and other.key[2] == self.key[2]
+        return other.lacks_connect and not other.is_named
 
 
 def sides_of(rows: list[Row], shown: dict[Stream, Row]) -> dict[Stream, Side]:
@@ -1750,6 +1757,12 @@ class Retained:
         first = min(one.asked for one in newer)
         if any(one.accepted is not None and one.accepted < first for one in later):
             self._breaks("retained_stale", newer[-1], at, setter)
+        # M-74
+        expires_s, taken = setter.properties.get("message_expiry_interval"), setter.taken
+        if expires_s is None or taken is None or taken.ns is None or first.ns is None:
+            return
+        if first.ns - taken.ns > (expires_s + 1) * _NS_PER_S:
+            self._breaks("delivered_expired", newer[-1], at, setter)
 
     # M-51
     def _is_live(self, attempt: Attempt, message: Message, own: list[Subscription]) -> bool:
@@ -1844,8 +1857,8 @@ class Expected:
         return self.precedes(attempt) and len(self.attempts) < self.capacity
 
 
-def _is_early(start: At, at: At) -> bool:
-    return at < start and None not in (start.ns, at.ns) and start.time - at.time <= _EARLY_NS
+def _is_early(start: At, at: At, most_ns: int = _EARLY_NS) -> bool:
+    return at < start and None not in (start.ns, at.ns) and start.time - at.time <= most_ns
 
 
 def _are_early(attempts: list[Attempt], expected: list[Expected]) -> bool:
@@ -1919,7 +1932,13 @@ class Deliveries:
         """Assign deliveries; return those that no message may account for."""
         rest = _assign(expected, attempts)
         if not self.has_older:
-            return self._pair_early(expected, attempts) if _are_early(rest, expected) else rest
+            if _are_early(rest, expected):
+                rest = self._pair_early(expected, attempts)
+            if expected and not expected[0].attempts:
+                first, start = expected[0], expected[0].message.start
+                first.is_unsure = any(_is_early(start, one.at, _APART_NS) for one in rest)
+                self.open += [first.message] * first.is_unsure
+            return rest
         sent = [(one.message.start, one.capacity) for one in expected]
         partners = [
             {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
@@ -2359,12 +2378,19 @@ class Server:
 
     # C-27
     def is_served_elsewhere(self, topic: str) -> bool:
-        """Return whether only subscriptions at other endpoints match a topic."""
-        others = (
+        """Return whether clients at other endpoints, or later ones, may get messages of a topic."""
+        others = [
             one for one in self.facts.subscriptions
             if one.client.source == self.key[0] and one.client.server != self.key[1]
+        ]  # fmt: skip
+        own = self.matching(topic)
+        groups = {one.served_as for one in others if one.group}
+        is_shared = any(one.group and one.served_as in groups for one in own)
+        is_delayed = topic.startswith("$delayed/")  # M-41
+        return (
+            is_delayed or is_shared
+            or (not own and any(_matches(one.filter, topic) for one in others))
         )  # fmt: skip
-        return not self.matching(topic) and any(_matches(one.filter, topic) for one in others)
 
     def active(self, topic: str, at: At) -> list[Subscription]:
         """Return the subscriptions that match a topic, and that the broker had at a time."""

@@ -34,7 +34,7 @@ from wireyard.formats.mqtt.writing import encode
 from wireyard.replay import player
 from wireyard.replay.player import Played
 from wireyard.replay.script import End, Script, Send, read_script
-from wireyard.shadow import Difference, differences
+from wireyard.shadow import Difference, compare, differences
 from wireyard.streams.decoder import Decoder
 
 ACKS = mqtt.PubAck | mqtt.PubRec | mqtt.PubComp
@@ -142,7 +142,7 @@ async def _talk(url: str) -> None:
         await anext(aiter(sub))
 
 
-def test_a_lake_again_with_other_topics(tmp_path: Path) -> None:
+def test_a_lake_again_with_other_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, lake = tmp_path / "a.pcapng", tmp_path / "lake"
     Scenario(path).run(rounds=5)
     line = ["run", str(path), "--lake", str(lake), "--engine", "process", "-q"]
@@ -157,6 +157,10 @@ def test_a_lake_again_with_other_topics(tmp_path: Path) -> None:
 
     wanted = as_text(path).replace("'shop/", "'test/shop/").replace("'gone'", "'left'")
     assert as_text(record) == wanted and "'test/shop/#'" in wanted and "'left'" in wanted
+    monkeypatch.setattr(compare, "_DELIVERIES_AT_ONCE", 5)
+    found = CliRunner().invoke(main, ["shadow", str(lake), str(record), *rename, "--out", "jsonl"])
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert {row["difference"] for row in rows} <= {"latency"}
     for rule in ("a", "a/#=b", "+/a=b", "=b"):
         done = replayed(lake, "--to", "localhost", "--rename", rule)
         assert done.exit_code == 2 and "is not OLD=NEW or OLD/#=NEW/#" in done.stderr
@@ -334,7 +338,7 @@ def test_mistakes_are_one_line_before_anything_is_sent(
     monkeypatch.chdir(tmp_path)
     Scenario(tmp_path / "a.pcapng").run()
     for name, mode in (("open", 0o644), ("odd", 0o600)):
-        Path(name).write_text("[1]")
+        Path(name).write_text("[" * 100_000)
         os.chmod(name, mode)
     done = replayed("a.pcapng", *arguments)
     assert done.exit_code == status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from tests.cli.results import Run
 from tests.report.pages import Page, read_page
 from wireyard.answers import Tables, open_tables
-from wireyard.report import build_report
+from wireyard.report import build_report, serve
 from wireyard.report.filters import Filter
 from wireyard.report.serve import ReportServer, filter_of
 
@@ -44,10 +45,11 @@ def page_of(tables: Tables, **fields: str) -> Page:
 
 
 def get(
-    server: ReportServer, path: str, host: str | None = None
+    server: ReportServer, path: str, host: str | None = None, site: str = "none"
 ) -> tuple[int, str, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.putrequest("GET", path, skip_host=True)
+    connection.putheader("Sec-Fetch-Site", site)
     for each in [f"127.0.0.1:{server.server_port}"] if host is None else host.split("|"):
         connection.putheader("Host", each)
     connection.endheaders()
@@ -129,6 +131,7 @@ def test_what_is_answered(server: ReportServer) -> None:
         status, text, headers = get(server, f"/?{query}")
         assert (status, headers["Content-Type"]) == (400, "text/plain; charset=utf-8")
         assert "Traceback" not in text and len(text) < 200
+    assert get(server, "http://[/")[0] == 400
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.request("POST", "/")
     assert connection.getresponse().status == 501
@@ -139,6 +142,28 @@ def test_hostile_values_are_data(value: str, tables: Tables) -> None:
     only = filter_of(f"client={quote(value, errors='surrogatepass')}")
     html = build_report(tables, [CAPTURE], CAPTURE, only=only)
     assert read_page(html).values["overview", 0, "messages"] == 0
+
+
+def test_nobody_is_waited_for(
+    server: ReportServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a browser that connects ahead of its requests, nor for one that goes away."""
+    monkeypatch.setattr(serve._Handler, "timeout", None)
+    address = "127.0.0.1", server.server_port
+    with socket.create_connection(address) as idle, socket.socket() as gone:
+        idle.sendall(b"GET / HT")
+        gone.connect(address)
+        gone.sendall(b"GET / HTTP/1.1\r\n")
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        assert get(server, "/")[0] == 200
+    assert capfd.readouterr() == ("", "")
+
+
+def test_pages_of_other_sites_are_not_answered(server: ReportServer) -> None:
+    """They would learn from the time of an answer whether there is a client or a topic."""
+    for site, status in (("cross-site", 421), ("same-site", 421), ("same-origin", 200)):
+        assert get(server, "/?client=a", site=site)[0] == status
 
 
 def test_a_port_that_is_taken_is_one_line(run: Run) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,21 +23,31 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Return a local session as ours are: two threads, tasks tried again."""
-    found = session("local[2]", **{"spark.sql.shuffle.partitions": "2"})
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        # Java would compile code for each shape of query: a sixth of the tests' processor time.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
+    found = session("local[2]", **settings)
     yield found
     found.stop()
 
 
 @pytest.fixture(scope="session")
-def s3() -> Iterator[None]:
-    """Have an S3 server on loopback for a while; a process, for clients that hold Python's lock."""
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Have an S3 server on loopback for a while; return the log of its requests.
+
+    It is a process, for clients that hold Python's lock.
+    """
     pytest.importorskip("moto.server")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    nowhere = subprocess.DEVNULL
+    log = tmp_path_factory.mktemp("s3") / "log"
     with (
-        subprocess.Popen(command, stdout=nowhere, stderr=nowhere) as server,
+        log.open("wb") as file,
+        subprocess.Popen(command, stdout=file, stderr=file) as server,
         pytest.MonkeyPatch.context() as patched,
     ):
         try:
@@ -52,6 +63,6 @@ def s3() -> Iterator[None]:
                 time.sleep(0.1)
             system, _ = filesystem("s3://bucket?allow_bucket_creation=true")
             system.create_dir("bucket")
-            yield
+            yield log
         finally:
             server.kill()

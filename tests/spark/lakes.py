@@ -160,7 +160,8 @@ def nothing_left(lake: Path) -> None:
     listed = {path for table in held.files for path in held.paths(table)}
     listed |= {held.path_of(each.table, each.file) for each in held.record.removed}
     there = (lake / "_wireyard" / "data").rglob("*")
-    assert {str(path) for path in there if path.is_file()} == listed
+    differ = {str(path) for path in there if path.is_file()} ^ listed
+    assert not differ, [(path, Path(path).exists()) for path in sorted(differ)]
 
 
 def message(number: int, **changes: Any) -> bytes:

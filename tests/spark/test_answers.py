@@ -51,7 +51,7 @@ def test_tables_are_those_of_a_lake(lake: Path) -> None:
 
 
 def test_a_lake_in_a_store_answers_like_one_on_a_disk(
-    s3: None, tmp_path: Path, examples: Path
+    s3: Path, tmp_path: Path, examples: Path
 ) -> None:
     found = list_inputs([str(examples / "traffic.pcap")]).inputs
     urls = (str(tmp_path / "lake"), f"s3://bucket/{uuid4().hex}")

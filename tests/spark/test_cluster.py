@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -22,8 +21,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from tests.conftest import JAVA_OPTIONS
-from tests.spark.cluster import CONF, kill_one, pids, standalone
+from tests.spark.cluster import CONF, EXAMPLE, kill_one, pids, standalone
 from tests.spark.lakes import (
     HELLO,
     HELLO_REPLY,
@@ -150,20 +148,18 @@ def wireyard_run(master: str, lake: Path, *options: str, **environ: str) -> tupl
     return done.returncode, done.stderr
 
 
-def test_the_example_runs_the_pipeline_on_two_workers(tmp_path: Path) -> None:
+def test_the_example_runs_the_pipeline_on_two_workers(master: str, tmp_path: Path) -> None:
+    """Its cluster is that of all tests here."""
     capture = ROOT / "examples" / "traffic.pcap"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    options = {"PYTHON": sys.executable, "PORT": str(port), "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS}
     done = subprocess.run(
-        [ROOT / "examples" / "cluster" / "run", capture, "--lake", tmp_path / "lake"],
-        env={**os.environ, **options},
+        [EXAMPLE, capture, "--lake", tmp_path / "lake"],
+        env={**os.environ, "PYTHON": sys.executable, "MASTER": master},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert f"Spark {pyspark.__version__}, spark://127.0.0.1:{port}: 4 stages, " in done.stdout
+    assert f"Spark {pyspark.__version__}, {master}: 4 stages, " in done.stdout
     run(tmp_path / "here", None, capture)
     assert all_rows(tmp_path / "lake") == all_rows(tmp_path / "here")
 

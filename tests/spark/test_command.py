@@ -130,9 +130,10 @@ def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     assert re.search(spark, shown), shown
 
     before = sorted(lake.rglob("*.parquet"))
-    again = wireyard_run(stream.parent, "--lake", lake)
+    again = wireyard_run(stream.parent, "--lake", lake, "--conf", "spark.ui.enabled=false")
     assert (again.exit_code, again.stderr) == (exits.DONE, result.stderr)
     assert again.stdout.startswith("nothing new: 2 inputs in the lake already, unchanged\n")
+    assert re.search("engine +Spark, which was not needed\n", again.stdout)  # nor the setting
     assert sorted(lake.rglob("*.parquet")) == before
     assert len(asked) == 1
 

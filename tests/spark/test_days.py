@@ -118,7 +118,7 @@ def test_a_lake_stays_as_it_was_made(tmp_path: Path, paths: list[Path]) -> None:
         fill(str(tmp_path / "lake"), paths[1])
 
 
-def test_in_a_store(s3: None, paths: list[Path]) -> None:
+def test_in_a_store(s3: Path, paths: list[Path]) -> None:
     url = f"s3://bucket/{uuid4().hex}"
     fill(url, *paths)
     found = read_lake(url)

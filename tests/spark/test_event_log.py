@@ -16,16 +16,19 @@ from tests.captures.connections import make_capture
 
 pytestmark = pytest.mark.spark
 
-DIVIDED = """
+RUNS = """
 import sys
 from wireyard.cli import main
 from wireyard.pipeline.facts import mqtt
-mqtt.DIVISION = mqtt.DIVISION._replace(most_packets=0)
-main(sys.argv[1:], prog_name="wireyard")
+for words in sys.argv[1:]:
+    try:
+        main(words.split(" "), prog_name="wireyard")
+    except SystemExit as ended:
+        assert not ended.code, ended.code
+    mqtt.DIVISION = mqtt.DIVISION._replace(most_packets=0)
 """
-"""A command that divides the facts of any number of packets among tasks."""
-
-
+"""Commands one after the other, with one Spark; after the first, the facts of any number of packets
+are divided among tasks."""
 MOST_SHUFFLED = 1_000_000
 """Half of the bytes of what is shuffled, before they are compressed."""
 
@@ -37,68 +40,78 @@ class Ran(NamedTuple):
     """Number of stages by the description of their job."""
     tasks: Counter[str]
     """The same of tasks."""
-    failed: int
-    shuffled: int
-    """Bytes that Spark shuffled."""
+    sums: Counter[str]
+    """Tasks that failed, and bytes that Spark shuffled."""
 
 
-def run(folder: Path, *inputs: Path, program: tuple[str, ...] = ("-m", "wireyard")) -> Ran:
-    """Run as a user does, on two threads; read the event log."""
-    log = folder / "events"
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> list[Ran]:
+    """Run the demo, and then a capture that is divided, on two threads; read the event log."""
+    folder = tmp_path_factory.mktemp("log")
+    log, capture = folder / "events", folder / "in.pcap"
     log.mkdir()
+    capture.write_bytes(make_capture(Random(11), 1000))
     settings = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": log.as_uri(),
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
     }
-    words = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
-    given = ["run", *map(str, inputs), "--lake", str(folder / "lake"), "-q", "--master", "local[2]"]
-    subprocess.run([sys.executable, *program, *given, *words], check=True)
+    conf = [word for one in settings.items() for word in ("--conf", "=".join(one))]
+    demo = [examples / "traffic.pcap", *sorted((examples / "traffic").glob("shop-*.jmq"))]
+    runs = {"demo": [*demo, examples / "store" / "fs370"], "divided": [capture]}
+    words = [
+        " ".join(["run", *map(str, inputs), "--lake", str(folder / name), "-q",
+                  "--master", "local[2]", *conf])
+        for name, inputs in runs.items()
+    ]  # fmt: skip
+    subprocess.run([sys.executable, "-c", RUNS, *words], check=True)
     (file,) = log.iterdir()
     return read(file.read_text())
 
 
-def read(text: str) -> Ran:
-    ran = Ran(Counter(), Counter(), 0, 0)
-    names: dict[int, str] = {}
+def read(text: str) -> list[Ran]:
+    """Return what Spark ran in each run; the first job of a run writes tables of packets."""
+    runs, names = list[Ran](), dict[int, tuple[Ran, str]]()
     for line in text.splitlines():
         event = json.loads(line)
         if event["Event"] == "SparkListenerJobStart":
             name = event["Properties"].get("spark.job.description", "other")
-            names |= dict.fromkeys(event["Stage IDs"], name.removeprefix("wireyard: "))
+            name = name.removeprefix("wireyard: ")
+            if name == "write task":
+                runs.append(Ran(Counter(), Counter(), Counter()))
+            names |= dict.fromkeys(event["Stage IDs"], (runs[-1], name))
         elif event["Event"] == "SparkListenerStageCompleted":
             stage = event["Stage Info"]
-            ran.stages[names[stage["Stage ID"]]] += 1
-            ran.tasks[names[stage["Stage ID"]]] += stage["Number of Tasks"]
+            run, name = names[stage["Stage ID"]]
+            run.stages[name] += 1
+            run.tasks[name] += stage["Number of Tasks"]
         elif event["Event"] == "SparkListenerTaskEnd":
+            run, _ = names[event["Stage ID"]]
             written = event["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"]
-            failed = ran.failed + bool(event["Task Info"]["Failed"])
-            ran = ran._replace(failed=failed, shuffled=ran.shuffled + written)
-    return ran
+            run.sums["failed"] += bool(event["Task Info"]["Failed"])
+            run.sums["shuffled"] += written
+    return runs
 
 
-def test_the_demo(tmp_path: Path, examples: Path) -> None:
+def test_the_demo(ran: list[Ran]) -> None:
     """Four stages, however many inputs there are."""
-    inputs = [examples / "traffic.pcap", *sorted((examples / "traffic").glob("shop-*.jmq"))]
-    ran = run(tmp_path, *inputs, examples / "store" / "fs370")
-    assert ran.failed == 0
-    assert ran.stages == {
+    demo = ran[0]
+    assert demo.sums["failed"] == 0
+    assert demo.stages == {
         "write task": 1,  # bronze tables
         "derive groups": 1,  # facts
         "derive more": 1,  # latencies, and counts of destinations
         "merge": 1,
     }
-    assert sum(ran.tasks.values()) <= 10, ran.tasks
+    assert sum(demo.tasks.values()) <= 10, demo.tasks
 
 
-def test_a_capture_that_is_divided(tmp_path: Path) -> None:
+def test_a_capture_that_is_divided(ran: list[Ran]) -> None:
     """The facts of many packets are one job: packets by client, then messages by topic."""
-    capture = tmp_path / "in.pcap"
-    capture.write_bytes(make_capture(Random(11), 1000))
-    ran = run(tmp_path, capture, program=("-c", DIVIDED))
-    assert ran.failed == 0
-    assert ran.stages == {
+    divided = ran[1]
+    assert divided.sums["failed"] == 0
+    assert divided.stages == {
         "write task": 1,
         "derive groups": 1,  # of other protocols
         "count": 1,  # topics
@@ -106,5 +119,5 @@ def test_a_capture_that_is_divided(tmp_path: Path) -> None:
         "derive more": 1,
         "merge": 1,
     }
-    assert ran.tasks["split"] <= 12, ran.tasks  # few partitions for little data
-    assert ran.shuffled < MOST_SHUFFLED
+    assert divided.tasks["split"] <= 12, divided.tasks  # few partitions for little data
+    assert 0 < divided.sums["shuffled"] < MOST_SHUFFLED

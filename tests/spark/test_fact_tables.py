@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+CAPTURE = "traffic.pcap"
 PROTOCOLS = {"mqtt": "mqtt", "jmq": "jms", "rmp": "rmp"}
 TABLES = ("messages", "deliveries", "sessions", "conversations", "violations", "latencies")
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> Path:
-    """Return a lake of two captures."""
-    folder = tmp_path_factory.mktemp("facts") / "lake"
-    captures = examples / "traffic.pcap", examples / "ring.pcap"
-    lakes.run(folder, None, *captures, decode_as=("udp.port==7078,rmp",))
-    return folder
+    """Return a lake of three captures, two of them with the same messages."""
+    folder = tmp_path_factory.mktemp("facts")
+    (folder / "again.pcap").write_bytes((examples / CAPTURE).read_bytes())
+    captures = examples / CAPTURE, examples / "ring.pcap", folder / "again.pcap"
+    lakes.run(folder / "lake", None, *captures, decode_as=("udp.port==7078,rmp",))
+    return folder / "lake"
 
 
 def read(spark: SparkSession, lake: Path, table: str) -> DataFrame:
@@ -95,9 +97,6 @@ def test_packets_that_are_not_whole_are_refused(spark: SparkSession, lake: Path)
         wireyard.spark.facts(packets.drop("topic"))
     with pytest.raises(UsageError, match=r"^facts: the table of streams has no column source, "):
         wireyard.spark.facts(packets, packets.select("offset"))
-
-
-CAPTURE = "traffic.pcap"
 
 
 def test_the_source_has_the_tables_by_name(spark: SparkSession, lake: Path, examples: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import fsspec
@@ -31,10 +32,16 @@ from wireyard.pipeline.decoding.results import HeadersResult
 from wireyard.pipeline.inputs.captures import count_parts, cut_capture
 from wireyard.pipeline.inputs.finding import FoundInput, list_inputs
 from wireyard.pipeline.job import fill_lake
+from wireyard.spark.running import SparkEngine
 from wireyard.streams import mapped
 from wireyard.streams.source import filesystem
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 __all__ = ["damaged_traffic"]
+
+AWS = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
 
 
 class Counting(fs.FSSpecHandler):  # type: ignore[misc]
@@ -237,8 +244,23 @@ def listed(bucket: str, prefix: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.usefixtures("s3")
-def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
+MOST_REQUESTS = {0: 190, 3: 40}
+"""Requests of a run over three small files, by how many of them are in the lake already."""
+
+
+def requests(log: Path) -> int:
+    """Return how many requests the S3 server has answered."""
+    return log.read_bytes().count(b" HTTP/1.1")
+
+
+@pytest.mark.spark
+def test_inputs_and_lake_on_s3(
+    spark: SparkSession, s3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark fills it, in few requests; executors have what they need in their environment."""
+    for name in AWS:
+        monkeypatch.setitem(spark.sparkContext.environment, name, os.environ[name])
+    engine = SparkEngine(lambda: spark)
     system, _ = filesystem("s3://bucket")
     contents = {f"{name}.jmq": HELLO + message(name) for name in range(3)}
     for name, content in contents.items():
@@ -246,10 +268,12 @@ def test_inputs_and_lake_on_s3(tmp_path: Path) -> None:
         with system.open_output_stream(f"bucket/in/{name}") as file:
             file.write(content)
     for unchanged in (0, 3):
+        before = requests(s3)
         with Lake.open("s3://bucket/lake") as lake:
             found = list_inputs(["s3://bucket/in"]).inputs
-            report = fill_lake(lake, found, None, Silent())
+            report = fill_lake(lake, found, engine, Silent())
         assert (len(report.added), report.unchanged) == (3 - unchanged, unchanged)
+        assert requests(s3) - before <= MOST_REQUESTS[unchanged]
     remote = read_lake("s3://bucket/lake")
     assert remote.commits == 1
     run(tmp_path / "lake", None, *(tmp_path / name for name in contents))

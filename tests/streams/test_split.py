@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -376,6 +377,30 @@ def test_no_single_wrong_character_in_an_index_is_believed(indexed: Path) -> Non
         index.write_text(good[:at] + rng.choice("0123456789, x") + good[at + 1 :])
         assert plan_segments(str(indexed), JMQ, 600, LIMIT) == first, good[at - 10 : at + 10]
     index.write_bytes(b"\xff\xfe")
+    assert plan_segments(str(indexed), JMQ, 600, LIMIT) == first
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        (0, {"start": 100}),
+        (1, {"start": 1}),
+        (1, {"stop": 1 << 40}),
+        (-1, {"stop": 1}),
+        (1, {"start": 0.5}),
+        (1, {"next_context": "x"}),
+        (1, {"rows": -1}),
+    ],
+)
+def test_an_index_that_others_wrote_leaves_out_no_bytes(
+    place: int, change: dict[str, Any], indexed: Path
+) -> None:
+    first = plan_segments(str(indexed), JMQ, 600, LIMIT)
+    index = index_of(indexed)
+    found = json.loads(index.read_text())
+    found["segments"][place] |= change
+    found["segments_crc32"] = zlib.crc32(json.dumps(found["segments"]).encode())
+    index.write_text(json.dumps(found))
     assert plan_segments(str(indexed), JMQ, 600, LIMIT) == first
 
 

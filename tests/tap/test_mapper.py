@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.tap.sockets import run, serving, tapped
+from tests.tap.test_recorded import into
 from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer
 
 JMQ = (ROOT / "examples/traffic/shop-c2b.jmq").read_bytes()[:5000]
@@ -22,7 +25,7 @@ def answer_of(port: int) -> bytes:
 
 
 @pytest.mark.parametrize("asks", [b"", b"101\n"])
-def test_a_client_connects_through_the_proxy(asks: bytes) -> None:
+def test_a_client_connects_through_the_proxy(asks: bytes, tmp_path: Path) -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read())
 
@@ -40,7 +43,8 @@ def test_a_client_connects_through_the_proxy(asks: bytes) -> None:
                     answer = answer[size:]
                     await asyncio.sleep(0.001)
 
-            async with serving(mapper) as port, tapped(port, lines) as tap:
+            tap_to = partial(tapped, lines=lines, record=into(tmp_path))
+            async with serving(mapper) as port, tap_to(port) as tap:
                 for _ in range(2):
                     reader, writer = await asyncio.open_connection(*tap.address)
                     writer.write(asks)
@@ -58,6 +62,8 @@ def test_a_client_connects_through_the_proxy(asks: bytes) -> None:
                 assert await reader.read() == JMQ
                 writer.close()
         assert len(lines) == 1 and f"for jms, {service} of the broker" in lines[0]
+        (path,) = tmp_path.iterdir()  # where captures find what the answer is
+        assert path.read_bytes().count(f"jms tcp NORMAL {own} [".encode()) == 2
 
     run(test())
 

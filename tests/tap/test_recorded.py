@@ -15,6 +15,7 @@ import pytest
 
 import wireyard
 from tests.conftest import ROOT
+from tests.marked import leaks, variants
 from tests.tap.sockets import reset, run, serving, tapped, until
 from wireyard import mqtt
 from wireyard.broker.recording import Recording, record_into
@@ -120,6 +121,63 @@ def test_what_is_no_packet_and_logins_without_bound_are_not_shown(tmp_path: Path
     assert names(path)[0] == "CONNECT"
 
 
+UPGRADE = b"GET /mqtt HTTP/1.1\r\nUpgrade: websocket\r\n\r\n"
+SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\n\r\n"
+
+
+def framed(data: bytes, rng: random.Random, *, masked: bool) -> bytes:
+    """Return bytes in frames of WebSocket, of random sizes, with pings between them."""
+    out, at = b"", 0
+    while at < len(data):
+        part = data[at : at + rng.choice((1, 9, 200))]
+        at += len(part)
+        for kind, body in ((0x82, part), (0x89, b"are you there"))[: rng.choice((1, 2))]:
+            size = (
+                bytes((len(body),)) if len(body) < 126 else b"\x7e" + len(body).to_bytes(2, "big")
+            )
+            mask = rng.randbytes(4) if masked else b""
+            size = bytes((size[0] | 0x80 * masked,)) + size[1:]
+            keys = mask * len(body) if masked else bytes(len(body))
+            out += (
+                bytes((kind,))
+                + size
+                + mask
+                + bytes(a ^ b for a, b in zip(body, keys, strict=False))
+            )
+    return out
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_inside_websocket_is_recorded(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    there = UPGRADE + framed(LOGIN + 9 * PUBLISH, rng, masked=True)
+    back = SWITCHED + framed(ANSWER + 5 * PUBLISH, rng, masked=False)
+    recorded(tmp_path, there, back, seed)
+    (path,) = tmp_path.iterdir()
+    assert SECRET not in path.read_bytes()
+    kinds = sorted(map(str, names(path)))
+    assert kinds == ["CONNACK", "CONNECT", *["PUBLISH"] * 14]
+
+
+def test_what_is_no_websocket_is_not_shown(tmp_path: Path) -> None:
+    for number, rest in enumerate((b"\xc2\x86abcd" + SECRET, b"password=" + SECRET)):
+        recorded(tmp_path / str(number), UPGRADE + rest, b"HTTP/1.1 400 No\r\n\r\n" + SECRET)
+        (path,) = (tmp_path / str(number)).iterdir()
+        assert SECRET not in path.read_bytes()
+
+
+def test_no_part_of_any_login_is_shown() -> None:
+    for place, data in variants(cuts=False):
+        if place.format == "gpacket":
+            continue
+        talk, shown = Conversation(), b""
+        reader = PacketReader(talk, is_client=True)
+        read = [reader.read(data[at : at + 37]) for at in range(0, len(data), 37)]
+        for passed, spans in (*read, reader.rest()):
+            shown += without_secrets(talk.format, passed, spans)
+        assert len(shown) == len(data) and not leaks(shown), place.name
+
+
 def test_tls_that_only_passes_is_recorded_as_it_is(tmp_path: Path) -> None:
     hello = bytes.fromhex("1603010005") + b"hello"
     recorded(tmp_path, hello, hello)
@@ -141,7 +199,7 @@ def test_logins_of_jmq_are_masked(tmp_path: Path) -> None:
 def test_a_record_rotates_and_is_read_as_one(tmp_path: Path, limits: dict[str, Any]) -> None:
     recorded(tmp_path, LOGIN + 30 * PUBLISH, ANSWER, **limits)
     paths = sorted(tmp_path.iterdir())
-    assert len(paths) > 2
+    assert len(paths) > 1
     command = ["decode", "--rotated", *map(str, paths), "--out", "jsonl"]
     done = subprocess.run(
         [ROOT / ".venv/bin/wireyard", *command], capture_output=True, text=True, check=True

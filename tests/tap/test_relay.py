@@ -175,7 +175,7 @@ def test_a_broker_that_is_not_there_is_one_line() -> None:
             with pytest.raises(ConnectionResetError):
                 await reader.read()
             await until(lambda: not tap.connections)
-        assert len(lines) == 1 and f"127.0.0.1:{port}: Connect call failed" in lines[0]
+        assert len(lines) == 1 and f"127.0.0.1:{port}: Connection refused" in lines[0]
 
     run(test())
 

@@ -16,9 +16,7 @@ import functools
 import hashlib
 import inspect
 import os
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -27,6 +25,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import llvmlite.binding as llvm
+
+from wireyard.accelerate.folders import private_folder, writable
 
 PACKAGE: Final = __name__.partition(".")[0]
 ENTRY: Final = "entry"
@@ -228,50 +228,18 @@ def cache_folder(source: Path) -> Path | None:
     """
     name = f"{source.parent.name}_{_digest(str(source.parent).encode())}"
     asked = os.environ.get("NUMBA_CACHE_DIR")
-    if asked and (folder := _writable(Path(asked, name))):
+    if asked and (folder := writable(Path(asked, name))):
         return folder
     # A source inside a zip file has no folder.
-    if source.parent.is_dir() and (folder := _writable(source.parent / "__pycache__")):
+    if source.parent.is_dir() and (folder := writable(source.parent / "__pycache__")):
         return folder
     return private_folder(name)
-
-
-def private_folder(name: str) -> Path | None:
-    """Return a folder in the user's cache, or else in the folder for temporary files.
-
-    Only this user can write to it; None if there is no such folder.
-    """
-    owner = os.getuid() if hasattr(os, "getuid") else None
-    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    for base in (Path(user_cache), Path(tempfile.gettempdir())):
-        private = base / f"{PACKAGE}-{owner}"
-        # A user unknown to the system has no home, and "~" is left as it is.
-        if base.is_absolute() and _writable(private) and _is_private(private, owner):
-            return _writable(private / name)
-    return None
 
 
 @functools.cache
 def _folder_of(parent: Path) -> Path | None:
     """Return `cache_folder` for all sources of a folder, determined once."""
     return cache_folder(parent / "source")
-
-
-def _writable(folder: Path) -> Path | None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return None
-    return folder
-
-
-def _is_private(folder: Path, owner: int | None) -> bool:
-    """Return whether only this user can write to `folder`, whose code we would run."""
-    status = folder.lstat()
-    return owner is None or (
-        stat.S_ISDIR(status.st_mode) and status.st_uid == owner and not status.st_mode & 0o022
-    )
 
 
 # --- sources --------------------------------------------------------------------------------

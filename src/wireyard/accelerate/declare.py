@@ -53,12 +53,7 @@ class Kind(ABC):
         """Append a value as words, as the entry of compiled code reads them.
 
         An integer is a word. An array is the address of its first element and the length of each
-        axis. A record is its fields.
-
-        Raises
-        ------
-        TypeError
-            The value is of another type.
+        axis. A record is its fields. A value of another type raises `TypeError`.
         """
 
 

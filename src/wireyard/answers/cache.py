@@ -9,7 +9,7 @@ Rules of this file:
    change might leave the same times.
 2. Only this user can write to the folder, and read it. Entries are Parquet files and JSON, as in a
    lake, so they hold no password. What was decrypted is not kept.
-3. Entries that were used last stay, up to `MOST_BYTES` together.
+3. Entries that were used last stay: `MOST_BYTES` together, and `MOST_ENTRIES`, at most.
 4. An entry that is incomplete, or cannot be written, is as if it were not there.
 """
 
@@ -28,12 +28,14 @@ from tempfile import mkdtemp
 from typing import Any, Final
 
 import wireyard
-from wireyard.accelerate.caching import private_folder
+from wireyard.accelerate.folders import private_folder
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.typed_json import from_json, to_json
 
 MOST_BYTES: Final = 2 << 30
 """Limit for the size of all entries: a capture of 100 MB gives one of 35 MB."""
+MOST_ENTRIES: Final = 256
+"""Limit for their number: each is examined when one is added."""
 _SETTLED_NS: Final = 2_000_000_000
 _RECORD: Final = "entry.json"
 _TABLES: Final = "tables"
@@ -58,12 +60,8 @@ class Entry:
 def entry_key(found: Sequence[FoundInput], options: Mapping[str, Any], begun_ns: int) -> str | None:
     """Return the name of the entry for inputs as they are now; None if they cannot have one.
 
-    Parameters
-    ----------
-    options
-        All options with which they are read.
-    begun_ns
-        The time, in nanoseconds since 1970, before they were examined.
+    `options` are all options with which they are read. `begun_ns` is the time, in nanoseconds since
+    1970, before they were examined.
     """
     inputs = []
     for each in found:
@@ -178,7 +176,10 @@ def keep_entry(
 
 
 def _remove_oldest(root: Path, most_bytes: int) -> None:
-    """Remove entries, the least recently used first, until the others have `most_bytes` at most."""
+    """Remove entries, the least recently used first, until there is room for another one.
+
+    `most_bytes` is the most bytes of those that stay.
+    """
     by_use = []
     for folder in root.iterdir():
         if folder.name.startswith(_UNFINISHED):
@@ -192,8 +193,8 @@ def _remove_oldest(root: Path, most_bytes: int) -> None:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         by_use.append((used, size, folder))
     total = sum(size for _, size, _ in by_use)
-    for _, size, folder in sorted(by_use):
-        if total <= most_bytes:
+    for left, (_, size, folder) in zip(range(len(by_use), 0, -1), sorted(by_use), strict=True):
+        if total <= most_bytes and left < MOST_ENTRIES:
             return
         shutil.rmtree(folder, ignore_errors=True)
         total -= size

@@ -49,12 +49,8 @@ def find_evidence(
 ) -> dict[RowPosition, Evidence]:
     """Return the evidence for rows of local sources that still exist and are not too large.
 
-    Parameters
-    ----------
-    files
-        The files of the sources that are captures.
-    format, decode_as, keylog
-        The options that the sources were opened with.
+    `files` are the files of the sources that are captures. `format`, `decode_as` and `keylog` are
+    the options that the sources were opened with.
     """
     wanted: dict[str, dict[str, set[int]]] = {}
     for source, stream, offset in positions:

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from wireyard.answers.cache import Entry, entry_key, find_entry, keep_entry
 from wireyard.captures.stores.read import is_store
+from wireyard.errors import SourceError, UsageError
 from wireyard.formats import names as format_names
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import DATA
 from wireyard.lake.staging import Staging
 from wireyard.layers.tables import all_tables
-from wireyard.pipeline.decoding.stage import BronzeStage
-from wireyard.pipeline.decoding.task import BronzeSettings, packets_table
-from wireyard.pipeline.facts.stage import Facts, write_facts
 from wireyard.pipeline.inputs.finding import (
     FoundInput,
     InputOptions,
@@ -29,42 +27,29 @@ from wireyard.pipeline.inputs.finding import (
     list_inputs,
 )
 from wireyard.pipeline.inputs.listing import absolute, is_pattern
-from wireyard.pipeline.running import Runner
 from wireyard.streams.split import TO_THE_END
 from wireyard.streams.urls import shown_url
 
 if TYPE_CHECKING:
+    from wireyard.pipeline.facts.stage import Facts
     from wireyard.pipeline.report import Watch
+    from wireyard.pipeline.running import Runner
 
 _STDIN: Final = "-"
-_SHORT_S: Final = 1.0
-"""Time of a run whose tables are not worth keeping."""
 
 
 class InputRun:
     """Reads inputs and derives their facts, each when its tables are first wanted.
 
-    Parameters
-    ----------
-    folder
-        The temporary folder.
-    paths
-        As for `list_inputs`; ``-`` is standard input, which is copied to the folder.
-    format, rotated
-        As for `list_inputs`.
-    decode_as, keylog
-        As for `open_input`.
-    cached
-        Whether tables are kept for the next question about the same inputs, and used if they are.
-    watch
-        Shows the progress; a stage without a name is the end of all.
+    `folder` is the temporary folder. `paths`, `format` and `rotated` are those of `list_inputs`,
+    and `decode_as` and `keylog` those of `open_input`. The path ``-`` is standard input, which is
+    copied to the folder. With `cached`, tables are kept for the next question about the same
+    inputs, and used if they are. `watch` shows the progress; a stage without a name is the end of
+    all.
 
-    Attributes
-    ----------
-    notes
-        Notes on inputs so far: damage, bytes that are in no row, records that caps left out.
-    lost
-        Whether files are damaged, or bytes of captures are of unknown format.
+    The attribute `notes` has the notes on inputs so far: damage, bytes that are in no row, records
+    that caps left out. `lost` is whether files are damaged, or bytes of captures are of unknown
+    format.
     """
 
     def __init__(
@@ -85,7 +70,6 @@ class InputRun:
         self._copies: list[str] = []
         """The inputs that are copied, as the user has written them."""
         self._staging = Staging(f"{folder}/{DATA}/run")  # where `name_of` finds names
-        self._runner = Runner(None, self._staging)
         self._options, self._rotated = InputOptions(format), rotated
         self._decode_as, self._keylog = tuple(decode_as), tuple(keylog)
         self._cached = cached and not keylog
@@ -97,14 +81,9 @@ class InputRun:
     def files(self, table: str) -> list[str]:
         """Return the Parquet files of a table, after the stages that make it.
 
-        Raises
-        ------
-        SourceError
-            An input cannot be read.
-        UsageError
-            A file named by itself begins like no format; in a folder it is left out, with a note.
-        LakeError
-            The folder cannot be written.
+        A `SourceError` is raised if an input cannot be read; a `UsageError` if a file named by
+        itself begins like no format (in a folder it is left out, with a note); a `LakeError` if the
+        folder cannot be written.
         """
         if self._kept is not None:
             return self._staged(table, self._kept.files.get(table, ()))
@@ -144,8 +123,7 @@ class InputRun:
 
     def _keep(self, facts: Facts) -> None:
         """Keep the tables for the next question, if the inputs did not change meanwhile."""
-        took_s = (time_ns() - self._begun_ns) / 1e9
-        if self._key and took_s >= _SHORT_S and self._key == self._key_now():
+        if self._key and self._key == self._key_now():
             decoded = {name for each in self._inputs for name in each.files}
             files = {name: self._listed(name) for name in decoded}
             files |= {name: [*made] for name, made in facts.files.items()}
@@ -155,6 +133,9 @@ class InputRun:
     @cached_property
     def _inputs(self) -> Sequence[Input]:
         """The inputs, decoded."""
+        from wireyard.pipeline.decoding.stage import BronzeStage  # not for tables that were kept
+        from wireyard.pipeline.decoding.task import BronzeSettings
+
         found = self._found
         settings = BronzeSettings(self._staging.staged(""), has_all_cores=True)
         how = self._decode_as, self._keylog
@@ -167,6 +148,9 @@ class InputRun:
 
     @cached_property
     def _facts(self) -> Facts:
+        from wireyard.pipeline.decoding.task import packets_table
+        from wireyard.pipeline.facts.stage import write_facts
+
         files = {name: self._decoded_files(packets_table(name)) for name in format_names()}
         streams, captured = map(self._decoded_files, ("streams", "files"))
         whole = self._runner, self._staging, files, streams, captured, self._inputs
@@ -178,6 +162,12 @@ class InputRun:
         return facts
 
     @cached_property
+    def _runner(self) -> Runner:
+        from wireyard.pipeline.running import Runner
+
+        return Runner(None, self._staging)
+
+    @cached_property
     def _found(self) -> list[FoundInput]:
         """Return the inputs, under names that begin as the user has written them."""
         stores = [path for path in self._paths if os.path.isdir(path) and is_store(path)]
@@ -185,7 +175,10 @@ class InputRun:
         given = {absolute(self._to_open(path)): path for path in self._paths if path not in stores}
         if not given:
             return found
-        listing = list_inputs([*given], self._options, rotated=self._rotated)
+        try:
+            listing = list_inputs([*given], self._options, rotated=self._rotated)
+        except (SourceError, UsageError) as error:
+            raise type(error)(_as_written(str(error), given)) from None
         inputs, again = distinct(listing.inputs, {})
         for note in (*listing.left_out, *again):
             self.notes.append(f"left out: {_as_written(note, given)}")
@@ -213,10 +206,7 @@ class InputRun:
 def _as_written(text: str, given: Mapping[str, str]) -> str:
     """Return a text that begins with an absolute path, which begins as the user has written it.
 
-    Parameters
-    ----------
-    given
-        The paths as the user has written them, by their absolute form.
+    `given` has the paths as the user has written them, by their absolute form.
     """
     for path, written in given.items():
         if text.startswith(path) and text[len(path) : len(path) + 1] in ("", "/", ":"):

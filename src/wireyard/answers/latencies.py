@@ -50,10 +50,7 @@ def ages(step_ns: int, waiting: str = f"({WAITING})") -> str:
     Messages that expired, were discarded or got lost are left out, because no packet shows when
     they ceased to wait.
 
-    Parameters
-    ----------
-    waiting
-        A table or subquery with the rows of `WAITING`.
+    The parameter `waiting` is a table or subquery with the rows of `WAITING`.
     """
     return f"""
 WITH across AS MATERIALIZED (

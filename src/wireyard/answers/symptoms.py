@@ -181,12 +181,8 @@ _EVERY: Final = (
 def symptoms(formats: Set[str] | None = None) -> tuple[Symptom, ...]:
     """Return symptoms, the worst first; those of one severity in the order of display.
 
-    A symptom that several protocols have is one, with the findings of all.
-
-    Parameters
-    ----------
-    formats
-        Formats whose packets occur, so that symptoms of other protocols are left out; None for all.
+    A symptom that several protocols have is one, with the findings of all. `formats` are those
+    whose packets occur, so that symptoms of other protocols are left out; None for all.
     """
     of_protocols = (
         symptom

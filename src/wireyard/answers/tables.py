@@ -30,8 +30,10 @@ from wireyard.formats import names as format_names
 from wireyard.lake.records import is_shown
 from wireyard.lake.snapshot import read_lake
 from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.jmq.facts import FORMATS as JMS_FORMATS
+from wireyard.layers.jmq.waiting import SHARED_JMS
 from wireyard.layers.symptoms import SHARED
-from wireyard.layers.tables import all_tables, fact_table, with_times
+from wireyard.layers.tables import all_tables, schema_with_times
 from wireyard.pipeline.inputs.listing import is_pattern
 from wireyard.streams.conditions import is_utf8
 from wireyard.streams.plan import make_plan
@@ -63,7 +65,7 @@ def _schema(table: str) -> pa.Schema:
     """Return the schema of such a table."""
     if table in _OF_PACKETS:
         return make_plan(get_format(_OF_PACKETS[table]), captured=True).schema
-    return _READ.get(table) or with_times(table, fact_table(table, ())).schema
+    return _READ.get(table) or schema_with_times(table)
 
 
 def _lacking(table: str, columns: Collection[str]) -> list[pa.Field]:
@@ -96,6 +98,7 @@ _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNIO
 """DuckDB's types that some output formats cannot represent."""
 _PIVOT: Final = re.compile(r"\s*(?:PIVOT|PIVOT_WIDER|FROM|SELECT)\b", re.IGNORECASE)
 _PLACE: Final = re.compile(r"\nLINE (\d+: )(?!\.\.\.).*\n( *)\^")
+_UNKNOWN_COLUMN: Final = re.compile(r'Referenced column "([^"]+)" not found in FROM clause')
 _OFFSET: Final = re.compile(r"(?<!\")\boffset\b(?!\"| *\d)", re.IGNORECASE)
 _LAKE_MARK: Final = "_wireyard"
 
@@ -224,6 +227,8 @@ class Tables:
                 self._defined.add(name)
         for name, shared in SHARED.items():
             if name in query and name not in self._defined:
+                if name in SHARED_JMS and self.formats.isdisjoint(JMS_FORMATS):
+                    shared = f"SELECT * FROM ({shared}) LIMIT 0"
                 self.keep(name, shared)
                 self._defined.add(name)
 
@@ -237,7 +242,7 @@ class Tables:
         return FrameFiles(self.rows("FROM files"))
 
     def _reason(self, error: Exception, query: str) -> str:
-        """Return DuckDB's message in one line; if a table is unknown, with the names of all."""
+        """Return DuckDB's message in one line; of an unknown name, those that there are."""
         import duckdb
 
         text, _, _ = str(error).partition("\nLINE ")
@@ -247,6 +252,12 @@ class Tables:
             close = get_close_matches(unknown[1], self.names, 1)
             near = f"there is {close[0]}, of" if close else "there are"
             return f"there is no table {unknown[1]}; {near} {', '.join(self.names)}"
+        if column := _UNKNOWN_COLUMN.search(text):
+            views = map(self.connection.table, self._named(query))
+            known = [*dict.fromkeys(name for view in views for name in view.columns)]
+            close = get_close_matches(column[1], known, 1)
+            near = f"there is {close[0]}" if close else f"there are {', '.join(known)}"
+            return f"there is no column {column[1]}; {near}"
         if place := _PLACE.search(str(error)):
             line, _, _ = place[1].partition(":")
             where = len(place[2]) - len(f"LINE {place[1]}") + 1
@@ -259,7 +270,8 @@ class Tables:
         """Create a table in memory, or a view of its files if they are large."""
         files = self._files(name)
         if not files:
-            self.connection.register(name, _schema(name).empty_table())
+            columns = _sql_columns(_schema(name))
+            self.connection.execute(f"CREATE TEMP TABLE {identifier(name)} ({columns})")
             return
         is_small = sum(map(os.path.getsize, files)) <= _FEW_BYTES
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
@@ -286,6 +298,34 @@ def identifier(name: str) -> str:
     """Return a name as an identifier of SQL."""
     quoted = name.replace('"', '""')
     return f'"{quoted}"'
+
+
+_SQL_TYPES: Final = {
+    pa.bool_(): "BOOLEAN",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMPTZ",
+}
+
+
+def _sql_columns(fields: Iterable[pa.Field]) -> str:
+    """Return columns of Arrow as those of a table or a struct in DuckDB."""
+    return ", ".join(f"{identifier(one.name)} {_sql_type(one.type)}" for one in fields)
+
+
+def _sql_type(kind: pa.DataType) -> str:
+    """Return the type of DuckDB that a column of Arrow has there."""
+    if pa.types.is_dictionary(kind):
+        return _sql_type(kind.value_type)
+    if pa.types.is_list(kind):
+        return f"{_sql_type(kind.value_type)}[]"
+    if pa.types.is_map(kind):
+        return f"MAP({_sql_type(kind.key_type)}, {_sql_type(kind.item_type)})"
+    if pa.types.is_struct(kind):
+        return f"STRUCT({_sql_columns(kind)})"
+    return _SQL_TYPES[kind]
 
 
 def _plain(result: DuckDBPyRelation) -> DuckDBPyRelation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from wireyard.answers.visibility import reasons
 from wireyard.errors import UsageError
 from wireyard.layers.facts import CONDITIONS, registered
-from wireyard.layers.latencies import delayed, queue_times
-from wireyard.layers.mqtt.deliveries.topics import matches
+from wireyard.streams.conditions import filter_pattern
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from wireyard.answers import Tables
 
 Row = dict[str, Any]
@@ -41,7 +38,6 @@ GOOD: Final = frozenset(
 )
 """Verdicts of deliveries that are complete."""
 
-_WILDCARDS: Final = frozenset("+#")
 _WORST: Final = 10
 _SHARED: Final = [name for name, facts in _OF_PROTOCOLS.items() if facts.shares_messages]
 _IS_SHARED: Final = f"list_contains({_SHARED!r}, protocol)"
@@ -67,7 +63,7 @@ WITH of_consumer AS (
   SELECT *, if({_IS_SHARED}, '', source) AS home,
     coalesce(
       $asked IN (message_key, destination, producer_client_id, producer, client)
-      OR list_contains($topics::VARCHAR[], destination),
+      OR regexp_matches(destination, $topics::VARCHAR),
       false
     ) AS to_all
   FROM messages
@@ -99,7 +95,7 @@ SELECT
   (
     SELECT count(*) FROM deliveries
     WHERE message_key IS NULL
-      AND (destination = $asked OR list_contains($topics::VARCHAR[], destination) OR {_OF_CONSUMER})
+      AND (destination = $asked OR regexp_matches(destination, $topics::VARCHAR) OR {_OF_CONSUMER})
       AND ($verdict::VARCHAR IS NULL OR verdict = $verdict)
   ) AS unseen,
   quantile_cont(queue_ns, 0.5) AS p50_ns,
@@ -125,7 +121,11 @@ LIMIT $limit
 _OF_KEYS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "deliveries": f"""
-            SELECT m.home, d.*
+            SELECT m.home, d.*, (
+              SELECT min(l.queue_ns) FROM latencies l
+              WHERE l.source = d.source AND l.stream = d.stream AND l."offset" = d."offset"
+                AND l.consumer IS NOT DISTINCT FROM d.consumer AND l.message_key = d.message_key
+            ) AS queue_ns
             FROM chosen m JOIN deliveries d ON {_HERE}
             ORDER BY {_RANK}, d.delivered_ns, d.delivered_frame, d.consumer, d.subscription""",
         "hops": """
@@ -170,42 +170,26 @@ class Trace:
 def find_messages(tables: Tables, asked: str, *, verdict: str | None, limit: int) -> Trace:
     """Find the messages with a key, to a destination, or from or to a client.
 
-    Parameters
-    ----------
-    asked
-        A message key, a destination, a topic filter, a client id or an endpoint.
-    verdict
-        Only messages that have a delivery with this verdict; for a client, a delivery to it.
-    limit
-        Number of stories to read.
-
-    Raises
-    ------
-    UsageError
-        There is no such message.
+    `asked` is a message key, a destination, a topic filter, a client id or an endpoint. With a
+    `verdict`, only messages are found that have a delivery with it; for a client, a delivery to it.
+    `limit` is the number of stories to read. A `UsageError` is raised if there is no such message.
     """
-    given = {"asked": asked, "topics": _topics(tables, asked), "verdict": verdict}
+    is_filter = not {"+", "#"}.isdisjoint(asked.split("/"))
+    topics = filter_pattern(asked) if is_filter else None
+    given = {"asked": asked, "topics": topics, "verdict": verdict}
     (counts,) = tables.rows(_TRACED + _COUNTS, given)
     if not counts["messages"]:
         nothing = _nothing(asked, verdict, counts["unseen"])
         raise UsageError(nothing + tables.suggestion(asked))
     verdicts = tables.rows(_TRACED + _VERDICTS, given)
     worst = tables.rows(_TRACED + _WORST_ONES, given)
-    messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit})
+    messages = tables.sql(_TRACED + _MESSAGES, {**given, "limit": limit}).to_pylist()
     return Trace(
         **counts,
         verdicts={row["verdict"]: row["n"] for row in verdicts},
         worst=worst,
         stories=_stories(tables, messages),
     )
-
-
-def _topics(tables: Tables, asked: str) -> list[str]:
-    """Return the destinations that a topic filter matches; none if `asked` is no filter."""
-    if _WILDCARDS.isdisjoint(asked):
-        return []
-    rows = tables.rows("SELECT DISTINCT destination FROM messages WHERE destination IS NOT NULL")
-    return [row["destination"] for row in rows if matches(asked, row["destination"])]
 
 
 def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
@@ -216,21 +200,16 @@ def _nothing(asked: str, verdict: str | None, unseen: int) -> str:
     return text
 
 
-def _stories(tables: Tables, table: pa.Table) -> list[Row]:
+def _stories(tables: Tables, messages: Sequence[Row]) -> list[Row]:
     """Return messages with the rows about them, by one query for each table."""
-    messages = table.to_pylist()
     homes = ["" if row["protocol"] in _SHARED else row["source"] for row in messages]
     names = ("source", "message_key", "protocol")
     given = {"home": homes} | {name: [row[name] for row in messages] for name in names}
     lists = ", ".join(f"unnest(${name}::VARCHAR[]) AS {name}" for name in given)
-    rows = {
-        name: tables.sql(f"WITH chosen AS (SELECT {lists}) {query}", given)
+    grouped = {
+        name: _grouped(tables.sql(f"WITH chosen AS (SELECT {lists}) {query}", given).to_pylist())
         for name, query in _OF_KEYS.items()
     }
-    deliveries = rows["deliveries"]
-    times = queue_times(deliveries, delayed(table))
-    rows["deliveries"] = deliveries.append_column("queue_ns", times)
-    grouped = {name: _grouped(related.to_pylist()) for name, related in rows.items()}
     _add_reasons(tables, chain.from_iterable(grouped["deliveries"].values()))
     keys = [(home, row["message_key"]) for home, row in zip(homes, messages, strict=True)]
     return [

@@ -77,10 +77,7 @@ class Finding:
     def ends(self, show: Callable[[str], str] = str) -> str:
         """Return the clients that sent, and those that should have received, as text.
 
-        Parameters
-        ----------
-        show
-            Returns a name as it is shown.
+        `show` returns a name as it is shown.
         """
         ends = (("from", self.producers), ("to", self.consumers))
         return " ".join(f"{word} {_first_of([*map(show, of)])}" for word, of in ends if of)
@@ -111,21 +108,10 @@ def find_symptoms(
 ) -> list[Finding]:
     """Find all problems, worst first.
 
-    Parameters
-    ----------
-    asked
-        Only problems of this destination or client.
-    shown_as
-        The inputs as on a command line.
-    most
-        Number of destinations in `worst`; None for all.
-    ask
-        Runs the query for a symptom; each runs to its end if None.
-
-    Raises
-    ------
-    UsageError
-        There is no such destination or client.
+    If `asked` is a destination or client, only its problems are found; a `UsageError` is raised if
+    there is no such one. `shown_as` are the inputs as on a command line. `most` is the number of
+    destinations in `worst`; None for all. `ask` runs the query for a symptom; if None, each runs to
+    its end.
     """
     if asked is not None and not is_known(tables, asked):
         near = tables.suggestion(asked)
@@ -162,10 +148,7 @@ def is_known(tables: Tables, asked: str) -> bool:
 def _causes(symptom: Symptom, most: int | None, *, narrowed: bool) -> str:
     """Return a query for the causes of a symptom, with the worst rows of each as structs.
 
-    Parameters
-    ----------
-    narrowed
-        Whether only rows of the destination or client ``$asked`` count.
+    If `narrowed`, only rows of the destination or client ``$asked`` count.
     """
     named = {name for _, name, _, _ in Formatter().parse(symptom.text) if name}
     causes = sorted(named - MEASURES - {f"{noun}s" for noun in _NOUNS})

@@ -34,8 +34,11 @@ CheckLogin = Callable[[str | None, bytes | None, Callable[[bool], None]], None]
 
 def hash_password(name: str, password: bytes) -> str:
     """Return the line of a user for the file of users."""
-    if not name or ":" in name or not name.isprintable():
-        raise UsageError(f"'{name}' is no user name: it needs a character, and has no colon")
+    if not name or name[0] == "#" or name.strip() != name or ":" in name or not name.isprintable():
+        raise UsageError(
+            f"'{name}' is no user name: it needs a character, has no colon, no spaces around it"
+            " and no # in front"
+        )
     salt = os.urandom(_SALT_BYTES)
     digest = _digest(password, salt, _N, _R, _P)
     return ":".join(
@@ -166,6 +169,10 @@ def read_access(
 
 def _lines(path: str) -> Iterable[tuple[int, str]]:
     with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if (text := line.strip()) and not text.startswith("#"):
-                yield number, text
+        try:
+            lines = file.readlines()
+        except UnicodeDecodeError:
+            raise UsageError(f"{path}: is not UTF-8") from None
+    for number, line in enumerate(lines, 1):
+        if (text := line.strip()) and not text.startswith("#"):
+            yield number, text

@@ -336,7 +336,7 @@ class Router:
     def _restored(self, kept: Persistence, client_id: str) -> Session:
         session = self.sessions.get(client_id)
         if session is None:
-            text = f"{kept.store.path}: is damaged: client id '{client_id}' has no session"
+            text = f"{kept.store.path}: is damaged: client id '{client_id[:100]}' has no session"
             raise SourceError(text)
         return session
 

@@ -309,13 +309,14 @@ class Server:
     def allows(self, origin: str, host: str) -> bool:
         """Return whether a page of an origin may connect to this broker by a host's name.
 
-        A browser lets any page of the world connect to loopback, so those have to be local too.
+        A browser lets any page of the world connect to loopback, so those have to be local too. A
+        page of the same host is one of its address: the owner of a name may have it lead here.
         """
         try:
             name, own = urlsplit(origin).hostname, urlsplit(f"//{host}").hostname
         except ValueError:
             return False
-        is_own = name == own and not _is_local(self.address[0])
+        is_own = name == own and _is_address(name) and not _is_local(self.address[0])
         return is_own or _is_local(name) or origin in self.settings.origins
 
     def open(self, connection: Connection, client: Address, server: Address) -> Any:
@@ -349,7 +350,11 @@ class Server:
 
 
 def _is_local(host: str | None) -> bool:
+    return host == "localhost" or (_is_address(host) and ip_address(host or "").is_loopback)
+
+
+def _is_address(host: str | None) -> bool:
     try:
-        return host == "localhost" or ip_address(host or "").is_loopback
+        return bool(ip_address(host or ""))
     except ValueError:
         return False

@@ -1,4 +1,4 @@
-"""The rows of streams that are read together: packets in contiguous pieces, and gaps."""
+"""The rows of streams that are read together: packets in contiguous pieces, gaps, and tails."""
 
 from __future__ import annotations
 
@@ -53,12 +53,8 @@ class Pieces(NamedTuple):
     def of_runs(cls, offsets: Ints, lengths: Ints, counts: Ints, sizes: Ints) -> Pieces:
         """Return the pieces of streams.
 
-        Parameters
-        ----------
-        offsets, lengths
-            The runs of all streams, one stream after the other.
-        counts, sizes
-            Number of runs of each stream, at least one, and its bytes.
+        `offsets` and `lengths` are the runs of all streams, one stream after the other. `counts`
+        has the number of runs of each stream, at least one, and `sizes` its bytes.
         """
         stops, firsts = offsets + lengths, np.cumsum(counts) - counts
         before = previous_stops(stops, firsts)
@@ -95,10 +91,11 @@ class Pieces(NamedTuple):
 
 
 class BundleRows(NamedTuple):
-    """The rows of streams, packets and gaps; a stream that has to be read by itself has none.
+    """The rows of streams; a stream that has to be read by itself has none.
 
     Shapes: places, offsets, lengths, contexts (r), as in a block; packets, counts (t), the number
-    of each stream's packets, and of all its rows; gap_rows, gaps (g), the rows and frames of gaps.
+    of each stream's packets, and of all its rows; odd_rows, odd (o), the rows and frames of those
+    that are no packets.
     """
 
     data: Bytes
@@ -108,8 +105,8 @@ class BundleRows(NamedTuple):
     contexts: Ints
     packets: Ints
     counts: Ints
-    gap_rows: Ints
-    gaps: Sequence[Frame]
+    odd_rows: Ints
+    odd: Sequence[Frame]
 
     @classmethod
     def of(
@@ -123,14 +120,9 @@ class BundleRows(NamedTuple):
     ) -> BundleRows:
         """Return the rows of streams, given their packets.
 
-        Parameters
-        ----------
-        data
-            The bytes of the pieces.
-        frames, rows
-            The starts in `data`, sizes and contexts of packets, and the first packet of each piece.
-        contexts
-            The context of each stream's first packet.
+        `data` has the bytes of the pieces. `frames` are the starts in `data`, sizes and contexts of
+        packets, and `rows` the first packet of each piece. `contexts` are those of each stream's
+        first packet.
         """
         starts, sizes, of_packets = frames
         offsets = starts + np.repeat(pieces.offsets - pieces.bounds[:-1], np.diff(rows))
@@ -152,12 +144,36 @@ class BundleRows(NamedTuple):
             [gap_frame(format, *gap) for gap in each],
         )
 
+    def with_tails(self, owners: Ints, places: Ints, tails: Sequence[Frame]) -> BundleRows:
+        """Return the rows with one more each of some streams that have none: all of their bytes.
+
+        `owners` are these streams, ascending, and `places` the places of their bytes in the data.
+        """
+        at, ends = np.append(0, np.cumsum(self.counts))[owners], [tail.stop for tail in tails]
+        counts = self.counts.copy()
+        counts[owners] = 1
+        moved = self.odd_rows + at.searchsorted(self.odd_rows, "right")
+        odd_rows = np.append(moved, at + np.arange(len(at)))
+        order = np.argsort(odd_rows)
+        odd = [*self.odd, *tails]
+        return BundleRows(
+            self.data,
+            np.insert(self.places, at, places),
+            np.insert(self.offsets, at, 0),
+            np.insert(self.lengths, at, ends),
+            np.insert(self.contexts, at, [tail.context for tail in tails]),
+            self.packets,
+            counts,
+            odd_rows[order],
+            [odd[row] for row in order.tolist()],
+        )
+
     def block(self, begin: int, stop: int) -> Block:
         """Return the rows of consecutive streams."""
         firsts = np.append(0, np.cumsum(self.counts))
         first, last = int(firsts[begin]), int(firsts[stop])
         rows = slice(first, last)
-        gaps = slice(*self.gap_rows.searchsorted([first, last]).tolist())
+        odd = slice(*self.odd_rows.searchsorted([first, last]).tolist())
         return Block(
             self.data,
             len(self.data),
@@ -165,6 +181,6 @@ class BundleRows(NamedTuple):
             self.offsets[rows],
             self.lengths[rows],
             self.contexts[rows],
-            dict(zip((self.gap_rows[gaps] - first).tolist(), self.gaps[gaps], strict=True)),
+            dict(zip((self.odd_rows[odd] - first).tolist(), self.odd[odd], strict=True)),
             np.repeat(np.arange(begin, stop), self.counts[begin:stop]),
         )

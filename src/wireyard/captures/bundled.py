@@ -1,7 +1,8 @@
 """Many small streams of a capture read together: copied, framed and timed in one call each.
 
 A plain stream that does not consist of whole packets and gaps between them only is read by itself,
-like all streams that are not plain. Reading it by itself is the reference: both give the same rows.
+like all streams that are not plain. Of streams that are the same few bytes and no packet, only one
+is. Reading it by itself is the reference: both give the same rows.
 """
 
 from __future__ import annotations
@@ -19,19 +20,24 @@ from wireyard.arena import pooled
 from wireyard.arrays import Ints
 from wireyard.captures.bundle_rows import BundleRows, Pieces
 from wireyard.captures.connections.merge_kernels import complete_rows
-from wireyard.captures.connections.stream import RUN_BYTES, BufferPool, Stream
+from wireyard.captures.connections.stream import RUN_BYTES, BufferPool
 from wireyard.captures.connections.table import ENDINGS, StreamTable
 from wireyard.captures.connections.tcp_kernels import NONE
 from wireyard.captures.detection.plain import Known
-from wireyard.captures.directed import CapturedStream
+from wireyard.captures.directed import CapturedStream, gaps_of
 from wireyard.captures.records import NO_TIME
 from wireyard.schema import as_array, repeat_texts
 from wireyard.streams.blocks import UNKNOWN, Block, DirectedStream, FrameScanner, StreamBundle
-from wireyard.streams.framer import Framer
+from wireyard.streams.framer import TAIL, Frame, Framer
 from wireyard.streams.window import WINDOW_BYTES, even_bytes
 
 _MOST_BYTES: Final = WINDOW_BYTES // 4
 """A larger stream is read by itself: it would fill too much of a window, and is large enough."""
+
+_MOST_TAIL_BYTES: Final = 16
+"""The same bytes of more are rare: they would have a client's name."""
+_TAIL_COST_BYTES: Final = 256
+"""Part of a window for a stream that may be a tail, whose row is made by the scalar reader."""
 
 LEAST_TOGETHER = 16
 """Fewer consecutive streams are read one by one, with those around them in one call."""
@@ -48,22 +54,17 @@ def bundle_streams(
 ) -> list[tuple[int, BundledStreams | CapturedStream]]:
     """Bundle consecutive small streams of one format; return all with their first indexes.
 
-    The others are read by themselves: large streams, and runs of fewer than `LEAST_TOGETHER`.
-
-    Parameters
-    ----------
-    rows
-        Indexes in the table of the streams to read, ascending, whose formats are known.
-    others
-        Indexes of other streams, ascending; no bundle has streams from both sides of one of them.
-    pool, bytes_ahead
-        As for `CapturedStream`.
+    `rows` are the indexes in the table of the streams to read, whose formats are known, and
+    `others` those of other streams, both ascending: no bundle has streams from both sides of one of
+    the others. Large streams, and runs of fewer than `LEAST_TOGETHER`, are read by themselves.
+    `pool` and `bytes_ahead` are as for `CapturedStream`.
     """
     if not len(rows):
         return []
     connections = table.found[int(table.protocols[rows[0]])]
     runs = np.diff(connections.run_bounds)[table.sides[rows]]
     sizes = np.maximum(table.sizes[rows], RUN_BYTES * runs)
+    sizes[table.sizes[rows] <= _MOST_TAIL_BYTES] = _TAIL_COST_BYTES
     large = sizes > _MOST_BYTES
     window = even_bytes(int(sizes.sum()))
     window_of = np.cumsum(sizes) // window + np.cumsum(large)
@@ -170,10 +171,6 @@ class BundledStreams(StreamBundle):
         stops = np.cumsum(self._run_counts)
         return self.pick(np.unique(stops.searchsorted(places, "right")).tolist())
 
-    def stream_at(self, owner: int) -> Stream:
-        """Return a stream by its index in the bundle."""
-        return self.table.stream(int(self.rows[owner]))
-
     def payload_bytes(self) -> Iterator[tuple[str, int]]:
         """Yield the name of each stream, and its number of bytes, gaps included."""
         yield from zip(self.names(), self._sizes.tolist(), strict=True)
@@ -186,17 +183,13 @@ class BundledStreams(StreamBundle):
     ) -> Iterator[tuple[DirectedStream, Block]]:
         """Yield the blocks of the streams in order, each with the bundle or stream it belongs to.
 
-        Parameters
-        ----------
-        fast
-            The compiled columns of the format; None to read the streams one by one.
-        read
-            Yields the blocks of a stream that is read alone.
+        `fast` has the compiled columns of the format; None to read the streams one by one. `read`
+        yields the blocks of a stream that is read alone.
         """
         if fast is None or self.known.alone[self.rows[0]]:
             yield from _read_alone(map(self._alone, self.rows.tolist()), read)
             return
-        rows = self._walk(fast, max_packet_bytes)
+        rows = self._walk(fast, max_packet_bytes, read)
         begin = 0
         for stop in (*np.flatnonzero(rows.counts == 0).tolist(), len(self.rows)):
             if stop - begin >= LEAST_TOGETHER:
@@ -209,15 +202,18 @@ class BundledStreams(StreamBundle):
         self, fast: Any, max_packet_bytes: int, read: Callable[[DirectedStream], Iterator[Block]]
     ) -> Ints:
         """Return the number of framed packets of each stream; parameters as for `parts`."""
-        counts = np.zeros(len(self.rows), np.int64)
+        counts, read_alone = np.zeros(len(self.rows), np.int64), np.arange(len(self.rows))
         if fast is not None and not self.known.alone[self.rows[0]]:
-            counts = self._walk(fast, max_packet_bytes).packets
-        for owner in np.flatnonzero(counts == 0).tolist():
+            rows = self._walk(fast, max_packet_bytes, read)
+            counts, read_alone = rows.packets.copy(), np.flatnonzero(rows.counts == 0)
+        for owner in read_alone.tolist():
             alone = self._alone(int(self.rows[owner]))
             counts[owner] = sum(block.packet_count for block in read(alone))
         return counts
 
-    def _walk(self, fast: Any, max_packet_bytes: int) -> BundleRows:
+    def _walk(
+        self, fast: Any, max_packet_bytes: int, read: Callable[[DirectedStream], Iterator[Block]]
+    ) -> BundleRows:
         """Find the rows of the streams that are read together."""
         runs, pieces = self._connections.runs, self._pieces
         data = pooled(int(pieces.bounds[-1]), np.uint8)
@@ -234,7 +230,38 @@ class BundledStreams(StreamBundle):
             max_packet_bytes,
         )
         format = self.known.format_at(int(self.rows[0]))
-        return BundleRows.of(format, data, pieces, (starts, sizes, of_packets), rows, contexts)
+        found = BundleRows.of(format, data, pieces, (starts, sizes, of_packets), rows, contexts)
+        tiny = (found.counts == 0) & (self._sizes <= _MOST_TAIL_BYTES) & (self._run_counts == 1)
+        owners = np.flatnonzero(tiny & (self.table.gap_bytes[self.rows] == 0))
+        return self._with_tails(found, owners, read) if len(owners) >= LEAST_TOGETHER else found
+
+    def _with_tails(
+        self,
+        rows: BundleRows,
+        owners: Ints,
+        read: Callable[[DirectedStream], Iterator[Block]],
+    ) -> BundleRows:
+        """Return the rows with those of the streams that begin a packet, and end in it.
+
+        `owners` are streams of few bytes and no whole packet.
+        """
+        places = self._pieces.bounds[self._pieces.firsts[owners]]
+        sizes, contexts = self._sizes[owners], self.known.firsts[self.rows[owners]]
+        begun = self._connections.begun[self._sides[owners]]
+        bytes_of, columns = rows.data.tobytes(), (owners, places, sizes, contexts, begun)
+        known: dict[tuple[bytes, int, bool], Frame | None] = {}
+        tails: list[Frame | None] = []
+        for owner, place, size, context, is_begun in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            kind = bytes_of[place : place + size], context, is_begun
+            if kind not in known:
+                known[kind] = _tail_of(read(self._alone(int(self.rows[owner]))))
+            tails.append(known[kind])
+        has_tail = np.array([tail is not None for tail in tails])
+        return rows.with_tails(
+            owners[has_tail], places[has_tail], [tail for tail in tails if tail is not None]
+        )
 
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
@@ -246,8 +273,8 @@ class BundledStreams(StreamBundle):
         """Return the frame of each row, and its time."""
         lengths = self._connections.runs.lengths[self._runs]
         places, stops = block.places, block.places + block.lengths
-        seen = _packet_rows(block)
-        found = np.empty((2, block.packet_count), np.int64)
+        seen = _captured_rows(block)
+        found = np.empty((2, len(places[seen])), np.int64)
         complete_rows(
             places[seen],
             stops[seen],
@@ -264,7 +291,7 @@ class BundledStreams(StreamBundle):
         """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
         lengths = self._connections.runs.lengths[self._runs]
         begins = np.cumsum(lengths) - lengths
-        seen = _packet_rows(block)
+        seen = _captured_rows(block)
         starts = block.places[seen]
         first = begins.searchsorted(starts, "right") - 1
         last = begins.searchsorted(starts + block.lengths[seen])
@@ -354,6 +381,12 @@ def _read_alone(
         yield from ((opened, block) for block in read(opened))
 
 
-def _packet_rows(block: Block) -> Ints | slice:
-    """Return the rows of a block that are packets, not gaps."""
-    return np.delete(np.arange(len(block.places)), list(block.odd)) if block.odd else slice(None)
+def _captured_rows(block: Block) -> Ints | slice:
+    """Return the rows of a block that are not gaps."""
+    return np.delete(np.arange(len(block.places)), gaps_of(block)) if block.odd else slice(None)
+
+
+def _tail_of(blocks: Iterator[Block]) -> Frame | None:
+    """Return the only row of a stream, if it is a tail."""
+    (frame, *others) = [block.odd.get(row) for block in blocks for row in range(len(block.places))]
+    return frame if frame is not None and frame.status == TAIL and not others else None

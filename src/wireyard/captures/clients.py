@@ -77,11 +77,8 @@ class Clients:
 def streams_of_clients(source: Input, clients: Collection[str]) -> list[Readable]:
     """Return both directions of all connections of clients.
 
-    Parameters
-    ----------
-    clients
-        Client ids, including those that MQTT servers assigned, or endpoints such as
-        ``10.0.0.1:40000``.
+    `clients` are client ids, including those that MQTT servers assigned, or endpoints such as
+    ``10.0.0.1:40000``.
     """
     wanted = {name for name, id in Clients.of(source.readables).ids.items() if id in clients}
     wanted |= {name for name in source.stream_names() if not set(_ends(name)).isdisjoint(clients)}

@@ -84,14 +84,7 @@ class _Counts(NamedTuple):
 class Conversations:
     """The conversations of a capture as columns, in the order of their first packets.
 
-    Shapes: all columns (e).
-
-    Parameters
-    ----------
-    capture
-        The capture.
-    formats
-        The formats of its streams.
+    All columns have the shape (e). `formats` are those of the streams of the capture.
     """
 
     def __init__(self, capture: Capture, formats: StreamFormats) -> None:
@@ -120,10 +113,8 @@ class Conversations:
     def order(self, by: str) -> Ints:
         """Return the numbers of all conversations, the largest first.
 
-        Parameters
-        ----------
-        by
-            ``bytes`` or ``packets`` of both directions, or ``time`` from the first to the last.
+        They are ordered by ``bytes`` or ``packets`` of both directions, or by ``time`` from the
+        first packet to the last.
         """
         counts = self.counts
         match by:
@@ -138,10 +129,7 @@ class Conversations:
     def rows(self, order: Ints | None = None) -> Iterator[Conversation]:
         """Yield conversations, creating a few thousand at a time.
 
-        Parameters
-        ----------
-        order
-            Their numbers, from 0 on; all of them in order if None.
+        `order` has their numbers, from 0 on; all of them in order if None.
         """
         for start in range(0, len(self), _AT_ONCE):
             batch = np.arange(start, min(start + _AT_ONCE, len(self)))

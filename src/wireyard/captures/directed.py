@@ -118,7 +118,7 @@ class CapturedStream:
 
     def columns(self, block: Block) -> Mapping[str, Ints]:
         """Return the frame of each row, and its time."""
-        gaps = _gaps(block)
+        gaps = gaps_of(block)
         starts, stops = block.offsets, block.offsets + block.lengths
         if not gaps:
             frames, times_ns = self.captured.completed(starts, stops)
@@ -130,7 +130,7 @@ class CapturedStream:
 
     def packets_of(self, block: Block) -> Ints:
         """Return the numbers, from 0 on, of the captured packets of all rows, each once."""
-        seen = np.delete(np.arange(len(block.offsets)), _gaps(block))
+        seen = np.delete(np.arange(len(block.offsets)), gaps_of(block))
         starts = block.offsets[seen]
         return self.captured.packets_of(starts, starts + block.lengths[seen])
 
@@ -163,6 +163,6 @@ class CapturedStream:
         return Block(self.pool.data, 0, offset, offset, length, context, {0: frame})
 
 
-def _gaps(block: Block) -> list[int]:
+def gaps_of(block: Block) -> list[int]:
     """Return the rows of a block that are gaps."""
     return [row for row, frame in block.odd.items() if frame.status == GAP]

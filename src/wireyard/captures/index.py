@@ -87,14 +87,8 @@ class Written(NamedTuple):
 def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, port: int) -> Written:
     """Write the index of an extent of a file.
 
-    Parameters
-    ----------
-    file
-        The extent; if it is of a remote file, its payloads are written too.
-    of
-        Number of shares.
-    port
-        Conversations of this port are in all shares.
+    If the file is remote, its payloads are written too. There are `of` shares; conversations of
+    `port` are in all of them.
     """
     flows, tally, clock = FlowTable(), Tally(), Clock()
     units = _Columns()
@@ -132,12 +126,8 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
 def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Share) -> Capture:
     """Read the conversations of a share from the index files of all extents of a capture.
 
-    Parameters
-    ----------
-    paths
-        The files of the capture, in the order of their packets.
-    index
-        Its index files, in the same order.
+    `paths` are the files of the capture, in the order of their packets, and `index` its index
+    files, in the same order.
     """
     builder = CaptureBuilder(share)
     for number, path in enumerate(paths):
@@ -244,10 +234,7 @@ def _places(kept: _Kept) -> tuple[Ints, Ints]:
 def _headers(kept: _Kept, first: int, base: int) -> tuple[Headers, Ints]:
     """Return the headers of an extent, and the delays of its units.
 
-    Parameters
-    ----------
-    first, base
-        The number of its first record, and the address of its file.
+    `first` is the number of its first record, and `base` the address of its file.
     """
     grid, fragmented = (_grid(table, first, base) for table in kept[:2])
     times_ns, fragment_times_ns = (table[_TIME].to_numpy() for table in kept[:2])

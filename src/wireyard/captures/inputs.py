@@ -115,10 +115,7 @@ class Input:
     def one_format(self) -> Format:
         """Return the format of its streams, as a table has rows of one format only.
 
-        Raises
-        ------
-        UsageError
-            There are several formats, or none.
+        `UsageError` is raised if there are several formats, or none.
         """
         formats = {stream.format.name for stream in self.readables}
         if len(formats) == 1:
@@ -160,28 +157,12 @@ def open_input(
 ) -> Input:
     """Open a source, and detect the formats of its streams.
 
-    Parameters
-    ----------
-    source
-        As for `open_source`.
-    named
-        The format of a bare stream, detected by the first bytes if None. For a capture, the format
-        of the streams to read; all if None.
-    decode_as
-        Rules for the formats of ports in a capture, such as ``tcp.port==1884,mqtt``.
-    keylog
-        Key logs with the secrets of a capture's TLS connections.
-
-    Raises
-    ------
-    SourceError
-        It cannot be read, or is empty and no format is named.
-    UsageError
-        A bare stream is of unknown format, or a key log is not one.
-
-    Limits
-    ------
-    The files of a store are in memory.
+    `source` is as for `open_source`. `named` is the format of a bare stream, detected by the first
+    bytes if None, or of the streams of a capture to read; all if None. `decode_as` are rules for
+    the formats of ports in a capture, such as ``tcp.port==1884,mqtt``, and `keylog` key logs with
+    the secrets of its TLS connections. `SourceError` is raised if the source cannot be read, or is
+    empty and no format is named; `UsageError` if a bare stream is of unknown format, or a key log
+    is not one. The files of a store are in memory.
     """
     path = _path(source)
     if path is not None and os.path.isdir(path):
@@ -245,12 +226,7 @@ def _open_store(path: str, named: Format | None) -> Input:
 def no_format(name: str, head: bytes) -> NoReturn:
     """Raise the error for a bare stream of unknown format.
 
-    Raises
-    ------
-    SourceError
-        The stream is empty.
-    UnknownFormat
-        The stream is not empty.
+    It is `SourceError` if the stream is empty, and `UnknownFormat` otherwise.
     """
     if not head:
         raise SourceError(f"{name}: is empty; {name_the_format()}")
@@ -278,24 +254,12 @@ def open_captures(
 ) -> Input:
     """Open the files of one capture.
 
-    Parameters
-    ----------
-    named, decode_as, keylog
-        As for `open_input`.
-    part
-        Number of the part of the conversations to open, and the number of parts; all if None.
-    name
-        The value of the column `source`; the name of the first file if None.
-    index
-        The index files of the capture, if they were written for as many parts; the sources are then
-        paths, in the order of their packets.
-    opened
-        The endpoints that clients opened connections to in other parts, each with a format.
-
-    Raises
-    ------
-    SourceError
-        A file cannot be read, or is no capture.
+    `named`, `decode_as` and `keylog` are as for `open_input`. `part` is the number of the part of
+    the conversations to open, and the number of parts; all if None. `name` is the value of the
+    column `source`; the name of the first file if None. `index` are the index files of the capture,
+    if they were written for as many parts; the sources are then paths, in the order of their
+    packets. `opened` are the endpoints that clients opened connections to in other parts, each with
+    a format. `SourceError` is raised if a file cannot be read, or is no capture.
     """
     # Imported here, so that a bare stream opens without them.
     from wireyard.captures.bundled import bundle_streams
@@ -325,7 +289,8 @@ def open_captures(
         files = capture.files
         sliced = any(is_slice(data[:SLICE_HEAD_BYTES].tobytes()) for data in files)
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
-    formats = find_formats(capture, rules, named, keys, opened, shared=share is not None)
+    is_shared = share is not None and share.of > 1
+    formats = find_formats(capture, rules, named, keys, opened, shared=is_shared)
     known, assigned = formats.known, formats.apart.values()
     filled = [each for each in assigned if each.stream.size or each.carriers]
     unknown = [each for each in filled if each.format is None and each.port_mapper is None]
@@ -403,18 +368,8 @@ def describe_unknown(
 ) -> Input:
     """Return the notes on a live capture at its end, as an `Input` without streams.
 
-    Parameters
-    ----------
-    unknown, damage, problems
-        As in `Input`.
-    tally
-        The counts of its packets.
-    proxies
-        As for `count_proxies`.
-    repairs
-        What was repaired.
-    keyed
-        Whether there are key logs.
+    `unknown`, `damage` and `problems` are as in `Input`, and `proxies` as for `count_proxies`.
+    `tally` has the counts of its packets. `keyed` shows whether there are key logs.
     """
     from wireyard.captures.left_out import LeftOut
     from wireyard.captures.packets.unread import describe_unread, name_unread

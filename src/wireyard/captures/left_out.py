@@ -83,17 +83,10 @@ class LeftOut:
     ) -> LeftOut:
         """Count the streams that are left out.
 
-        Parameters
-        ----------
-        unknown
-            The streams of unknown format, except answers of port mappers.
-        problems
-            The reasons, each once, why bytes inside TLS or WebSocket were not read, for streams of
-            known format.
-        proxies
-            As for `count_proxies`.
-        keyed
-            Whether there are key logs.
+        `unknown` are the streams of unknown format, except answers of port mappers. `problems` are
+        the reasons, each once, why bytes inside TLS or WebSocket were not read, for streams of
+        known format. `proxies` are as for `count_proxies`. `keyed` shows whether there are key
+        logs.
         """
         plain = [each.stream for each in unknown if not each.closed and each.stream.size]
         # A TLS connection that failed in its handshake carries no bytes that could be left out.

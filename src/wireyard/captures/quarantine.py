@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.arrays import Grid, Ints
 from wireyard.schema import COMMON, schema_of
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from wireyard.captures.stores.stream import StoreStream
     from wireyard.formats.base import Format
     from wireyard.streams.batches import Part
+    from wireyard.streams.blocks import Block
 
 QUARANTINE: Final = pa.schema([*schema_of(COMMON), pa.field("first_bytes", pa.string())])
 """Columns of the table; `first_bytes` are the first bytes of the row in hex, up to the first
@@ -33,6 +33,8 @@ memory; offset and length lead to the rest."""
 _SKIP_BYTES = 1 << 20
 _READ_BYTES: Final = 1 << 12
 """Bytes of a row that are read to find secrets; of a longer row only the header is shown."""
+_MOST_ALIKE: Final = 256
+"""Different rows that are remembered: those of an attack are often alike."""
 
 
 class BytesOfRows(Protocol):
@@ -102,29 +104,36 @@ class PieceBytes:
 class PartBytes:
     """The bytes of bad rows of several streams of a capture that were read together.
 
-    Parameters
-    ----------
-    parts
-        The blocks of the rows, in the order of the rows.
+    `parts` are the blocks of the rows, in the order of the rows.
     """
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._stops = np.cumsum([len(block.offsets) for _, block in parts])
 
-    def of_row(self, row: int) -> PieceBytes:
+    def of_row(self, row: int) -> BytesOfRows:
         """Return the bytes of the stream of a row."""
-        from wireyard.captures.bundled import BundledStreams
         from wireyard.captures.directed import CapturedStream
 
         at = int(self._stops.searchsorted(row, "right"))
         opened, block = self._parts[at]
-        if isinstance(opened, BundledStreams):
-            assert block.owners is not None
-            first = int(self._stops[at]) - len(block.offsets)
-            return PieceBytes(opened.stream_at(int(block.owners[row - first])))
-        assert isinstance(opened, CapturedStream)
-        return PieceBytes(opened.captured)
+        if isinstance(opened, CapturedStream):
+            return PieceBytes(opened.captured)
+        return _BlockBytes(block, row - int(self._stops[at]) + len(block.offsets))
+
+
+class _BlockBytes:
+    """The bytes of a row of streams that were read together, which are in memory."""
+
+    def __init__(self, block: Block, row: int) -> None:
+        self._block, self._row = block, row
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return up to `MAX_CORRUPT_BYTES` of the row; none of a gap."""
+        frame = self._block.odd.get(self._row)
+        if frame is not None and frame.status == GAP:
+            return b""
+        return self._block.view(self._row)[: min(length, MAX_CORRUPT_BYTES)].tobytes()
 
 
 def bad_rows(batch: pa.RecordBatch) -> Ints:
@@ -132,6 +141,8 @@ def bad_rows(batch: pa.RecordBatch) -> Ints:
 
     Bytes between the packets of a store have no error, and are not quarantined.
     """
+    from pyarrow import compute as pc  # slow to import
+
     is_bad = pc.and_(pc.not_equal(batch["status"], OK), batch["error"].is_valid())
     return np.flatnonzero(is_bad.to_numpy(zero_copy_only=False))
 
@@ -146,18 +157,13 @@ def quarantined(
 ) -> pa.RecordBatch:
     """Return the rows of the quarantine table for a batch.
 
-    Parameters
-    ----------
-    bad
-        The result of `bad_rows`.
-    bad_bytes
-        Returns the bytes of the stream of a row.
-    secrets
-        Whether bytes that may be secret are shown too.
+    `bad` is the result of `bad_rows`. `bad_bytes` returns the bytes of the stream of a row. With
+    `secrets`, bytes that may be secret are shown too.
     """
     rows = batch.select([*QUARANTINE.names[:-1], *_context_of(batch)]).take(pa.array(bad))
     most = _READ_BYTES if format.secrets.types and not secrets else SHOWN_BYTES
     shown: list[str | None] = []
+    beginning = lru_cache(_MOST_ALIKE)(partial(shown_beginning, format))
     for at, row in zip(bad.tolist(), rows.drop_columns("error").to_pylist(), strict=True):
         if row["status"] == GARBAGE and most != SHOWN_BYTES:
             shown.append(None)
@@ -165,7 +171,7 @@ def quarantined(
         data = bad_bytes(at).read(row["offset"], min(row["length"], most))
         if not secrets:
             context = format.contexts.of_row(row, format.context)
-            data = shown_beginning(format, data, row["status"], context)
+            data = beginning(data, row["status"], context)
         shown.append(data[:SHOWN_BYTES].hex() if data or row["status"] == GAP else None)
     columns = [*rows.select(QUARANTINE.names[:-1]).columns, pa.array(shown, pa.string())]
     return pa.RecordBatch.from_arrays(columns, schema=QUARANTINE)

@@ -82,26 +82,12 @@ class Capture:
 def read_capture(source: Source | OpenedStream, overlap: str = "first") -> Capture:
     """Read a capture file, pcap or pcapng, and reassemble its streams.
 
-    Parameters
-    ----------
-    source
-        As for `open_source`, or a stream of windows that was not read yet.
-    overlap
-        The segment that overlapping bytes are taken from: the ``first`` that was captured, or the
-        ``last``.
-
-    Raises
-    ------
-    SourceError
-        The source cannot be read, or is no capture. An error after the first records is no
-        exception, but the capture's `damage`.
-    UsageError
-        An unknown overlap.
-
-    Limits
-    ------
-    A capture has up to `MAX_CAPTURE_BYTES`. Its columns are in memory; its packets are mapped from
-    a local file, or from an unnamed temporary one if it is compressed or arrives in a pipe.
+    `source` is as for `open_source`, or a stream of windows that was not read yet. Overlapping
+    bytes are taken from the segment that was captured ``first`` or ``last``; an unknown `overlap`
+    raises `UsageError`. `SourceError` is raised if the source cannot be read, or is no capture; an
+    error after the first records is no exception, but the capture's `damage`. A capture has up to
+    `MAX_CAPTURE_BYTES`. Its columns are in memory; its packets are mapped from a local file, or
+    from an unnamed temporary one if it is compressed or arrives in a pipe.
     """
     return read_captures([source], overlap)
 
@@ -111,13 +97,9 @@ def read_captures(
 ) -> Capture:
     """Read the files of one capture, in the order of the times of their first packets.
 
-    Frames are numbered over all of them, as in one file.
-
-    Parameters
-    ----------
-    share
-        The conversations to read; all if None. Those that are included only because of the share's
-        port are the `guides` of the capture.
+    Frames are numbered over all of them, as in one file. `share` has the conversations to read; all
+    if None. Those that are included only because of the share's port are the `guides` of the
+    capture.
     """
     if overlap not in OVERLAPS:
         raise UsageError(f"overlap '{overlap}' is unknown; known: {', '.join(OVERLAPS)}")
@@ -136,10 +118,7 @@ def read_captures(
 class CaptureBuilder:
     """Builds a capture packet by packet: numbers flows, and places segments in their streams.
 
-    Parameters
-    ----------
-    share
-        The conversations to keep; all if None.
+    `share` has the conversations to keep; all if None.
     """
 
     def __init__(self, share: Share | None = None) -> None:
@@ -203,17 +182,15 @@ class CaptureBuilder:
     def capture(self, *, newest: bool = False) -> Capture:
         """Return the capture, all of whose packets were read, with the streams put together.
 
-        Parameters
-        ----------
-        newest
-            Whether overlapping bytes are taken from the segment captured last, instead of the
-            first.
+        With `newest`, overlapping bytes are taken from the segment captured last, instead of the
+        first.
         """
         packets, tally = self.packets, self.packets.tally
         records, times_ns = self._units["records"], self._units["times_ns"]
         content = Content(packets.places, records, times_ns, packets.fragments)
         spans = self._spans()
-        if self._share is None and len(times_ns):
+        is_whole = self._share is None or self._share.of == 1
+        if is_whole and len(times_ns):
             counts = self._tcp.counts
             if counts[Count.EARLY_ACKS] > counts[Count.LATE_DATA]:
                 clock_ns = times_ns.copy()

@@ -95,12 +95,7 @@ def is_chain(head: bytes | memoryview, at: int) -> bool:
 def is_websocket(head: bytes | memoryview, *, masked: bool, reserved: int = 0x70) -> bool:
     """Return whether a stream's first bytes are frames of WebSocket (RFC 6455, 5.2).
 
-    Parameters
-    ----------
-    masked
-        Whether they are of a client, which masks them.
-    reserved
-        The bits of a frame's first byte that are 0.
+    The frames of a client are `masked`. `reserved` are the bits of a frame's first byte that are 0.
     """
     at, count = 0, 0
     while at + 2 <= len(head) and count < _CHAIN:

@@ -112,12 +112,8 @@ def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:
 def file_rows(source: str, spans: Sequence[FrameSpan] = ()) -> list[Row]:
     """Return the rows of the table ``files`` of a source; reads the files for their hashes.
 
-    The folder of a store has none.
-
-    Parameters
-    ----------
-    spans
-        The files of a capture; empty for a source that is one file.
+    `spans` are the files of a capture; empty for a source that is one file. The folder of a store
+    has no rows.
     """
     files = [span._asdict() for span in spans]
     if not files and not os.path.isdir(source):
@@ -143,10 +139,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
 def streams_table(streams: Iterable[Row]) -> pa.Table:
     """Return streams as a table.
 
-    Parameters
-    ----------
-    streams
-        Columns of `STREAMS`, without the timestamps; missing ones are null.
+    `streams` have columns of `STREAMS`, without the timestamps; missing ones are null.
     """
     rows = list(streams)
     columns = {}

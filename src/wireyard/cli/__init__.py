@@ -59,7 +59,7 @@ _FOLDERS = {
 _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tables, and back.
 
     \b
-    wireyard decode traffic.pcap                   a line a packet, in order of time
+    wireyard decode traffic.pcap                   a line a packet, by time
     wireyard inspect traffic.jmq --at 4711         one packet, byte by byte
     wireyard decode traffic.jmq | jq .destination  JSON Lines when piped
     wireyard help COMMAND                          every command has an example

@@ -162,10 +162,7 @@ def command(
 def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     """Return the context of a server with a certificate, None if there is none.
 
-    Raises
-    ------
-    UsageError, SourceError
-        There is only a key, or a file cannot be read.
+    A `UsageError` is raised if there is only a key, a `SourceError` if a file cannot be read.
     """
     if cert is None:
         if key is not None:
@@ -176,7 +173,7 @@ def server_context(cert: str | None, key: str | None) -> ssl.SSLContext | None:
         context.load_cert_chain(cert, key)
     except ssl.SSLError as error:
         name = cert if key is None else f"{cert}, {key}"
-        raise SourceError(f"{name}: no certificate and key ({error.reason})") from None
+        raise SourceError(f"{name}: no certificate and key ({error.reason or 'no PEM'})") from None
     except OSError as error:
         raise SourceError(f"{error.filename or cert}: {error.strerror}") from None
     return context

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PROCESS = "--engine process"
+NOT_NEEDED = "Spark, which was not needed"
+"""What a summary says instead of what Spark ran: settings of Spark were not applied."""
 
 
 def engine_options(function: F) -> F:
@@ -54,13 +56,7 @@ class Engine(NamedTuple):
 
     @classmethod
     def of(cls, command: str, engine: Any, master: str | None, conf: tuple[str, ...]) -> Engine:
-        """Return the engine of a command.
-
-        Raises
-        ------
-        UsageError
-            A setting cannot be applied.
-        """
+        """Return the engine of a command; raise `UsageError` if a setting cannot be applied."""
         if engine == "process" and (master is not None or conf):
             raise UsageError(
                 f"{command}: {_PROCESS} starts no Spark: leave out --master and --conf"
@@ -82,15 +78,8 @@ class Engine(NamedTuple):
     ) -> SparkEngine | None:
         """Return Spark, which starts with the first task; None for this process.
 
-        Parameters
-        ----------
-        starting
-            Returns a context that is entered while Spark starts.
-
-        Raises
-        ------
-        UsageError
-            Spark is not installed.
+        `starting` returns a context that is entered while Spark starts. A `UsageError` is raised if
+        Spark is not installed.
         """
         if self.name == "process":
             return None
@@ -126,7 +115,7 @@ def engine_text(engine: SparkEngine | None) -> str:
     if engine is None:
         return "this process"
     if (use := engine.use) is None:
-        return "Spark, which was not needed"
+        return NOT_NEEDED
     return (
         f"Spark {use.version}, {use.master}: {count_text(use.stages, 'stage')},"
         f" {count_text(use.tasks, 'task')},"

@@ -23,6 +23,7 @@ from wireyard.streams.urls import shown_text
 from wireyard.text import printable
 
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
+NO_PACKET = "has no packet of a known format"
 _INTERRUPTED = 130  # what shells report for SIGINT
 _NO_THREAD = "can't start new thread"
 
@@ -51,6 +52,12 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Print a note in one line on standard error: no control characters, no secrets of URLs."""
     click.echo(f"wireyard: {printable(' '.join(shown_text(text).split()))}", err=True)
+
+
+def note_written(path: str | None, what: str) -> None:
+    """Print what a file now holds; nothing about standard output."""
+    if path not in (None, "-"):
+        note(f"wrote {path}, {what}")
 
 
 def notes_on(name: str, texts: Iterable[str | None]) -> None:

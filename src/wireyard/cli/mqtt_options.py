@@ -35,51 +35,22 @@ class _QosOrQueue(click.ParamType[int | str]):
 def client_options(function: F) -> F:
     """Add the options of a connection."""
     for option in (
-        click.option(
-            "-V",
-            "--mqtt-version",
-            "version",
-            type=click.Choice([*_VERSIONS, "3.1", "3.1.1", "5"]),
-            default="5",
-            show_default=True,
-            metavar="VERSION",
-            help="Version of MQTT: 3.1, 3.1.1 or 5.",
-        ),
+        click.option("-V", "--mqtt-version", "version", default="5", show_default=True,
+                     type=click.Choice([*_VERSIONS, "3.1", "3.1.1", "5"]), metavar="VERSION",
+                     help="Version of MQTT: 3.1, 3.1.1 or 5."),
         click.option("-P", "--pw", "password", metavar="TEXT", help="Password."),
         click.option("-u", "--username", metavar="NAME", help="User name."),
-        click.option(
-            "-i",
-            "--id",
-            "client_id",
-            default="",
-            metavar="ID",
-            help="Client id; one is made if not given.",
-        ),
-        click.option(
-            "-q",
-            "--qos",
-            type=_QosOrQueue(),
-            default="0",
-            show_default=True,
-            metavar="N|QUEUE",
-            help="Quality of service, 0 to 2; or a queue of a JMQ broker.",
-        ),
-        click.option(
-            "-p",
-            "--port",
-            type=click.IntRange(1, 0xFFFF),
-            metavar="N",
-            help="Port of the broker; 1883, or 7676 of a JMQ broker, if not given.",
-        ),
-        click.option(
-            "-h",
-            "--host",
-            default="localhost",
-            show_default=True,
-            metavar="HOST",
-            help="The broker: host, or mqtt://HOST:PORT, mqtts:// for TLS, ws://, mq:// for JMQ.",
-        ),
-    ):
+        click.option("-i", "--id", "client_id", default="", metavar="ID",
+                     help="Client id; one is made if not given."),
+        click.option("-q", "--qos", type=_QosOrQueue(), default="0", show_default=True,
+                     metavar="N|QUEUE",
+                     help="Quality of service, 0 to 2; or a queue of a JMQ broker."),
+        click.option("-p", "--port", type=click.IntRange(1, 0xFFFF), metavar="N",
+                     help="Port of the broker; 1883, or 7676 of a JMQ broker, if not given."),
+        click.option("-h", "--host", default="localhost", show_default=True, metavar="HOST",
+                     help="The broker: host, or mqtt://HOST:PORT, mqtts:// for TLS, ws://,"
+                     " mq:// for JMQ."),
+    ):  # fmt: skip
         function = option(function)
     return function
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,20 +35,18 @@ def to_terminal(path: str | None) -> bool:
     return path in (None, "-") and sys.stdout.isatty()
 
 
+def wants_colours() -> bool:
+    """Return whether the terminal, if there is one, has colours and the user wants them."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def kind_of(
     write: str | None, out: str | None, kinds: Collection[str], on_terminal: str = "table"
 ) -> str:
     """Return the kind of output: `out` if given, else by the suffix of the file name.
 
-    Parameters
-    ----------
-    on_terminal
-        The kind on a terminal.
-
-    Raises
-    ------
-    UsageError
-        The suffix belongs to none of the kinds.
+    `on_terminal` is the kind on a terminal. A `UsageError` is raised if the suffix belongs to none
+    of the kinds.
     """
     if out is not None:
         return out
@@ -70,19 +69,9 @@ def open_output(
 ) -> Iterator[IO[bytes]]:
     """Open a path or URL for writing; None and ``-`` are standard output.
 
-    Parameters
-    ----------
-    binary
-        Whether the output is not text, so that it must not go to a terminal.
-    final
-        Returns the name of a local file once it is complete; `path` if None.
-
-    Raises
-    ------
-    UsageError
-        Binary output would go to a terminal.
-    CannotWrite
-        The file at `path` cannot be written.
+    `binary` output is not text, so a `UsageError` is raised if it would go to a terminal. `final`
+    returns the name of a local file once it is complete; `path` if None. `CannotWrite` is raised if
+    the file at `path` cannot be written.
     """
     if path in (None, "-"):
         if binary and sys.stdout.isatty():

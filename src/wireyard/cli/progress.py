@@ -21,10 +21,7 @@ _PATIENCE_S = 1.0
 class Line:
     """A line that is written again and again; silent unless standard error is a terminal.
 
-    Parameters
-    ----------
-    wanted
-        Whether to show it; not if the results themselves go to the terminal.
+    `wanted` is whether to show it; not if the results themselves go to the terminal.
     """
 
     def __init__(self, file: IO[str] | None = None, *, wanted: bool = True) -> None:

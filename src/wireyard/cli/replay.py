@@ -18,6 +18,7 @@ from wireyard.errors import SourceError, UsageError
 if TYPE_CHECKING:
     from wireyard.client.address import Address
     from wireyard.replay.player import Login, Played
+    from wireyard.replay.renaming import Renaming
     from wireyard.replay.script import Script
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,6 +60,12 @@ def sending_options(function: F) -> F:
     return function
 
 
+rename_option = click.option(
+    "--rename", multiple=True, metavar="OLD=NEW",
+    help="Recorded topics have other names now; 'plant/#=test/#' for all below one too.",
+)  # fmt: skip
+
+
 @click.command(
     "replay",
     epilog=examples(
@@ -70,8 +77,7 @@ def sending_options(function: F) -> F:
 )
 @click.argument("file", type=PATH)
 @click.option("--to", required=True, metavar="BROKER", help=BROKER)
-@click.option("--rename", multiple=True, metavar="OLD=NEW",
-              help="Use another topic; 'plant/#=test/#' for all below it too.")  # fmt: skip
+@rename_option
 @sending_options
 @decode_as_option
 @keylog_option
@@ -90,21 +96,19 @@ def command(
     Packets that cannot be sent, such as those of a client that is refused, are noted, with exit
     status 1.
     """
-    script = read(file, decode_as, keylog, rename)
+    from wireyard.replay.renaming import Renaming
+
+    script = read(file, decode_as, keylog, Renaming(rename))
     played = send(script, to, **how)
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
 
 
-def read(
-    file: str, decode_as: Sequence[str], keylog: Sequence[str], rename: Sequence[str] = ()
-) -> Script:
+def read(file: str, decode_as: Sequence[str], keylog: Sequence[str], renaming: Renaming) -> Script:
     """Read what the clients of a capture or a lake did; note what cannot be replayed."""
     from wireyard.answers.tables import is_lake, open_tables
     from wireyard.captures.inputs import open_input
-    from wireyard.replay.renaming import Renaming
     from wireyard.replay.script import read_lake_script, read_script
 
-    renaming = Renaming(rename)
     if is_lake(file):
         with open_tables([file]) as tables:
             return read_lake_script(tables, file, renaming)
@@ -127,10 +131,7 @@ def send(
 ) -> Played:
     """Play a script to a broker, and say what is done.
 
-    Raises
-    ------
-    UsageError
-        The broker is on another machine, and `yes_to` does not name it.
+    A `UsageError` is raised if the broker is on another machine, and `yes_to` does not name it.
     """
     from wireyard.replay.brokers import running
     from wireyard.replay.player import run
@@ -150,13 +151,7 @@ def send(
 
 
 def check_host(address: Address, yes_to: str | None, about: str) -> None:
-    """Refuse a broker on another machine, unless its host is named.
-
-    Raises
-    ------
-    UsageError
-        It is not named.
-    """
+    """Refuse a broker on another machine with a `UsageError`, unless `yes_to` names its host."""
     if not _is_own(address.host) and yes_to != address.host:
         raise UsageError(f"{address.host} is not this machine; --yes-to {address.host} {about}")
 
@@ -215,7 +210,7 @@ def _read_logins(path: str) -> dict[str, Login]:
     form = '{"CLIENT OR USER": {"username": "...", "password": "..."}}'
     try:
         logins = {name: Login(**entry) for name, entry in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{path}: is no JSON of the form {form}") from None
     if not all(isinstance(value, str) for login in logins.values() for value in login):
         raise UsageError(f"{path}: a user name or a password is no text; the form is {form}")

@@ -13,7 +13,7 @@ from typing import IO, Any, Self
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.engine import Engine, engine_options, engine_text
+from wireyard.cli.engine import NOT_NEEDED, Engine, engine_options, engine_text
 from wireyard.cli.options import (
     PATH,
     decode_as_option,
@@ -200,6 +200,7 @@ def _fill(given: _Given) -> bool:
         _Watch(given.quiet) as watch,
     ):
         new, again = new_inputs(lake, listing.inputs)
+        ran = NOT_NEEDED if given.engine.conf else None
         if new:
             from wireyard.pipeline.job import fill_lake
 
@@ -209,9 +210,9 @@ def _fill(given: _Given) -> bool:
             report = fill_lake(
                 lake, listing.inputs, engine, watch, skip_missing=missing, **settings
             )
+            ran = engine_text(engine)
         else:
             report = Report(unchanged=len(listing.inputs) - len(again), notes=again)
-        ran = engine_text(engine) if new else None
     for text in report.notes:
         exits.note(text)
     if not given.quiet:

@@ -64,12 +64,8 @@ class SparkLog:
     def start(self, master: str | None, app_name: str, **conf: str) -> Any:
         """Start Spark with its log taken; return the session.
 
-        The parameters are those of `wireyard.spark.sessions.session`.
-
-        Raises
-        ------
-        SourceError
-            It does not start.
+        The parameters are those of `wireyard.spark.sessions.session`. A `SourceError` is raised if
+        it does not start.
         """
         from wireyard.spark.sessions import session  # only `wireyard.spark` may import pyspark
 

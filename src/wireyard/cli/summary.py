@@ -34,10 +34,7 @@ def print_summary(
 ) -> None:
     """Print the summary of a run.
 
-    Parameters
-    ----------
-    engine
-        What ran the pipeline; None if there was nothing to do.
+    `engine` is what ran the pipeline; None if there was nothing to do.
     """
     inputs = list(lake.inputs.values())
     with console_on(file) as console:

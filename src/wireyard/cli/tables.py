@@ -67,13 +67,9 @@ def print_lines(console: Console, what: RenderableType) -> None:
 class TableWriter:
     """Prints rows in columns, those of each stream below its heading.
 
-    Parameters
-    ----------
-    chosen
-        Whether the user chose the columns, so that none is left out.
-    live
-        Whether rows are of growing streams, and printed at once. The columns are those in which the
-        rows of a format have differed so far, else those in which the first rows differ.
+    If the user has `chosen` the columns, none is left out. Rows that are `live`, of growing
+    streams, are printed at once, in the columns in which the rows of a format have differed so far;
+    otherwise the columns are those in which the first rows differ.
     """
 
     def __init__(self, console: Console, *, chosen: bool, live: bool = False) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
 from dataclasses import dataclass
 from urllib.parse import quote, unquote, urlsplit
@@ -26,6 +28,13 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def why_unreachable(error: Exception) -> str:
+    """Return why no connection was made: asyncio puts its own words, for each address, first."""
+    if numbered := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
+        return os.strerror(int(numbered[1]))
+    return getattr(error, "strerror", None) or str(error) or "gives no answer"
 
 
 def parse_address(url: str, scheme: str = "mqtt") -> Address:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
-from wireyard.client.address import Address
+from wireyard.client.address import Address, why_unreachable
 from wireyard.client.errors import ConnectionLost, Refused
 from wireyard.client.wire import Wire
 from wireyard.errors import SourceError
@@ -125,11 +125,9 @@ class Keeper(ABC):
                     self._changed.set()
         except BaseException as error:
             wire.abort()
-            if isinstance(error, TimeoutError):
-                raise ConnectionLost(f"{self.address}: gives no answer") from None
             if not isinstance(error, OSError):
                 raise
-            raise ConnectionLost(f"{self.address}: {error.strerror or error}") from None
+            raise ConnectionLost(f"{self.address}: {why_unreachable(error)}") from None
 
     async def _keep_connected(self) -> None:
         while self._failure is None:

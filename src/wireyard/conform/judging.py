@@ -101,17 +101,9 @@ class Judged(NamedTuple):
 def judge(address: Address, *, rules: str = "*", record: str | None = None) -> Judged:
     """Have conversations with a broker, of each version that it accepts.
 
-    Parameters
-    ----------
-    rules
-        Only those on rules whose numbers match, with the wildcards of a shell.
-    record
-        Folder in which what passes is written as a capture.
-
-    Raises
-    ------
-    SourceError
-        The broker accepts no client.
+    `rules` is a pattern with the wildcards of a shell: only conversations on rules whose numbers
+    match it take place. `record` is the folder in which what passes is written as a capture. A
+    `SourceError` is raised if the broker accepts no client.
     """
     lines: list[str] = []
     greetings = [_greeting(version) for version in (4, 5)]

@@ -23,23 +23,10 @@ class Wanted(NamedTuple):
 class Talk:
     """A conversation, for a replay.
 
-    Parameters
-    ----------
-    version
-        That of all clients.
-    name
-        What client ids and topics begin with, so that no two conversations share any.
-
-    Attributes
-    ----------
-    script
-        What happens.
-    wanted
-        What has to come.
-    unwanted
-        What must not come, by its key and in words.
-    ordered
-        Packets that have to come in this order.
+    All clients have the same `version`. Client ids and topics begin with `name`, so that no two
+    conversations share any. Of its attributes, `script` is what happens, `wanted` what has to come,
+    and `unwanted` what must not come, by its key and in words. Packets in `ordered` have to come in
+    this order.
     """
 
     def __init__(self, version: int, name: str) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+
+from wireyard.formats import get_format
+from wireyard.formats.marks import masked
 
 Tap = Callable[[bool, bytes], None]
 """Is given what passes, for a record: whether it arrived, and the bytes, without secrets."""
 Span = tuple[int, int]
+_SHOWN_BYTES: Final = 4
+"""Bytes that a record shows of what is not read: the header of a packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,9 @@ class Channel(ABC, Generic[E]):
     Holds one unfinished packet of at most `Limits.max_packet_bytes`, and what one call reads.
     """
 
+    _FORMAT: ClassVar[str]
+    """The format of its packets."""
+
     def __init__(self, limits: Limits | None = None, tap: Tap | None = None) -> None:
         self.limits = limits or Limits()
         self.state = "new"
@@ -63,6 +71,8 @@ class Channel(ABC, Generic[E]):
         """When bytes arrived last."""
         self.unsent_bytes = 0
         """Bytes that `take` will return."""
+        self.context = 0
+        """That of the packets, for their format."""
         self.is_paused = False
         """Whether nothing is read until `read_on`."""
         self.out: list[bytes | memoryview] = []
@@ -98,17 +108,27 @@ class Channel(ABC, Generic[E]):
     def _read(self, data: bytes, now: float) -> list[E]:
         """Read whole packets; `_leave` is called with what was read."""
 
-    @abstractmethod
     def _without_secrets(self, data: bytes, packets: Sequence[Span]) -> bytes:
         """Return bytes in which the secrets of some packets are replaced by as many asterisks."""
+        shown = bytearray(data)
+        for start, stop in packets:
+            shown[start:stop] = masked(get_format(self._FORMAT), data[start:stop], self.context)
+        return bytes(shown)
 
     def _leave(self, data: bytes, at: int, secret: Sequence[Span] = ()) -> None:
-        """Show what was read, up to `at`, and keep the rest for later."""
+        """Show what was read, up to `at`, and keep the rest for later.
+
+        What is not read any more may be a part of a login whose length is wrong.
+        """
         if at < len(data) and self.ended is None:
             self._buffer += data[at:] if at else data
-        if self._tap is not None and (at or self.ended is not None):
-            shown = data if self.ended is not None else data[:at]
-            self._tap(True, self._without_secrets(shown, secret) if secret else shown)
+        if self._tap is None:
+            return
+        shown = self._without_secrets(data[:at], secret) if secret else data[:at]
+        if self.ended is not None:
+            shown += data[at : at + _SHOWN_BYTES] + b"*" * (len(data) - at - _SHOWN_BYTES)
+        if shown:
+            self._tap(True, shown)
 
     def write(self, data: bytes | memoryview, has_secret: bool = False) -> None:
         """Send bytes; a packet with a secret is shown without it."""

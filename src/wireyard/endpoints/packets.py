@@ -12,18 +12,18 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar, Final, NamedTuple
 
-from wireyard.endpoints.channel import Channel, Ended, Limits, Span, Tap
+from wireyard.endpoints.channel import Channel, Ended, Limits, Tap
 from wireyard.endpoints.codes import PROTOCOL_ERROR, TOO_LARGE, code_of_error, code_of_rule
 from wireyard.endpoints.messages import Delivery, Message, key_of
 from wireyard.errors import DecodeError, LimitExceeded
 from wireyard.formats.mqtt.control import Disconnect, Packet, Publish
-from wireyard.formats.mqtt.cursor import read_integer
 from wireyard.formats.mqtt.framing import frame_size, next_context
 from wireyard.formats.mqtt.layout import (
     AUTH,
+    CONNACK,
     CONNECT,
     MAX_PACKET_BYTES,
     PUBACK,
@@ -33,7 +33,7 @@ from wireyard.formats.mqtt.layout import (
     PUBREL,
     VERSION_BITS,
 )
-from wireyard.formats.mqtt.packet import decode, read_packet
+from wireyard.formats.mqtt.packet import decode
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.connection import CONNECTION, connection_event
 from wireyard.layers.mqtt.violations import RULES, cite
@@ -54,8 +54,7 @@ _TWO_DIGITS: Final = 130
 """Bytes of a packet from which on its Remaining Length has two digits."""
 _SHORT_HEAD: Final = 3
 """Bytes of the longest fixed header that `Burst` knows."""
-_SECRETS: Final = ("password", "authentication_data")
-_WITH_SECRETS: Final = (CONNECT, AUTH)
+_WITH_SECRETS: Final = (CONNECT, CONNACK, AUTH)
 
 
 class Completed(NamedTuple):
@@ -132,6 +131,7 @@ class PacketEndpoint(Channel[Event]):
         Topics, which all connections of a process may share.
     """
 
+    _FORMAT = "mqtt"
     is_client: ClassVar[bool]
     size_rule: ClassVar[str]
     """The rule about packets that are too large for this side."""
@@ -143,7 +143,6 @@ class PacketEndpoint(Channel[Event]):
         self.known = known or KnownTopics()
         self.version = 0
         self.peer_max_packet = MAX_PACKET_BYTES
-        self.context = 0
 
     # --- bytes in -------------------------------------------------------------------------
 
@@ -173,8 +172,6 @@ class PacketEndpoint(Channel[Event]):
                     secret.append((at, behind))
                 self._read_packet(data[at:behind], now, events)
             at = behind
-        if at < stop and self.ended is not None and data[at] >> 4 in _WITH_SECRETS:
-            secret.append((at, stop))
         self._leave(data, at, secret)
         return events
 
@@ -327,19 +324,3 @@ class PacketEndpoint(Channel[Event]):
         ended = self.end(code, text)
         if ended is not None:
             events.append(ended)
-
-    def _without_secrets(self, data: bytes, packets: Sequence[Span]) -> bytes:
-        """Replace passwords; of a packet that cannot be read all but its fixed header."""
-        shown = bytearray(data)
-        for start, stop in packets:
-            _, cursor = read_packet(data[start:stop], 5, traced=True)
-            spans = [
-                (start + one.start, start + one.stop)
-                for one in cursor.marks
-                if one.field in _SECRETS
-            ]
-            if cursor.faults:
-                spans = [(min(read_integer(data, start + 1, stop)[1], stop), stop)]
-            for first, behind in spans:
-                shown[first:behind] = b"*" * (behind - first)
-        return bytes(shown)

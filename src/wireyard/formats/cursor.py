@@ -9,12 +9,8 @@ from wireyard.errors import DecodeError, Malformed, Truncated
 class Cursor:
     """Reads a section from left to right; every error has the field and its offset.
 
-    Parameters
-    ----------
-    data
-        The section.
-    format, base, spec
-        For errors: the format's name, the section's offset in its packet, the document's section.
+    For errors, `format` is the format's name, `base` the section's offset in its packet, and `spec`
+    the document's section.
     """
 
     def __init__(self, data: bytes, format: str, base: int, spec: str) -> None:

@@ -33,14 +33,9 @@ _MAX_SHOWN = 64
 class Takes(Generic[Given_contra, Held_co]):
     """A field of a frozen packet with a converter: accepts ``Given``, holds ``Held``.
 
-    It is a descriptor so that type checkers see both types in a dataclass.
-
-    Parameters
-    ----------
-    convert
-        Converts an argument to the value that is held; a value of that type stays unchanged.
-    default
-        Default value; a field without one is required.
+    It is a descriptor so that type checkers see both types in a dataclass. `convert` converts an
+    argument to the value that is held; a value of that type stays unchanged. A field without a
+    default is required.
     """
 
     def __init__(self, convert: Callable[[str, Any], Held_co], *default: Held_co) -> None:
@@ -195,10 +190,7 @@ def flag_letters(bit_flags: int, flags: Mapping[str, int]) -> str:
 def pack_header(layout: Layout, packet: object, computed: Mapping[str, int]) -> bytes:
     """Encode the fields of a header: those of the packet, and `computed` ones.
 
-    Raises
-    ------
-    EncodeError
-        A value that does not fit.
+    A value that does not fit raises an EncodeError.
     """
     values = []
     for field in layout.fields:

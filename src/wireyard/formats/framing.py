@@ -13,12 +13,8 @@ _FIRST_BYTES, _MOST_BYTES = 1 << 12, 1 << 20
 def checked_size(format: str, field: Field, size: int, least: int, most: int) -> int:
     """Return the size in a header.
 
-    Raises
-    ------
-    Malformed
-        It is below `least`, that of the header.
-    LimitExceeded
-        It is over `most`.
+    `Malformed` is raised if it is below `least`, that of the header, `LimitExceeded` if it is over
+    `most`.
     """
     if size < least:
         problem = f"is {size}, less than the {least} of the header"

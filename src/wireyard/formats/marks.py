@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from wireyard.errors import DecodeError
-from wireyard.formats.base import Annotation, Row, View
+from wireyard.formats.base import Annotation, Format, Row, View
 from wireyard.formats.cursor import Cursor
 from wireyard.formats.plain_values import time_text
 from wireyard.formats.properties import TYPES, decode_properties, decode_value, section_cursor
@@ -21,6 +21,15 @@ MAX_SHOWN = 200
 """Most characters of a value in an annotation, which is one line."""
 
 _CODES = {name: code for code, name in TYPES.items()}
+
+
+def masked(format: Format, data: bytes, context: int) -> bytes:
+    """Return one packet, or its beginning, with asterisks for the bytes that may be secret."""
+    shown = bytearray(data)
+    for mark in format.annotate(data, context):
+        if mark.hidden:
+            shown[mark.start : mark.stop] = b"*" * (mark.stop - mark.start)
+    return bytes(shown)
 
 
 class Marks:
@@ -56,12 +65,8 @@ def mark_marshalled(
 ) -> None:
     """Annotate a marshalled property section at `start` of its packet.
 
-    Parameters
-    ----------
-    format, spec
-        For errors and annotations: the format's name, its document.
-    short_objects
-        As in `decode_properties`.
+    `format` and `spec`, the format's name and its document, are for errors and annotations;
+    `short_objects` is as in `decode_properties`.
     """
     stop = start + len(section)
     cursor = section_cursor(section, format, start, spec)

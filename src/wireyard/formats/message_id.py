@@ -33,12 +33,7 @@ def address_text(address: bytes) -> str:
 def address_bytes(text: str) -> bytes:
     """Return the 16 bytes of an address: IPv4, IPv4 with a MAC in brackets, or IPv6.
 
-    Accepts the text of `address_text`, and every spelling of IPv6.
-
-    Raises
-    ------
-    ValueError
-        The text is no address.
+    The text is that of `address_text`, or any spelling of IPv6; other text raises a ValueError.
     """
     try:
         if match := _MAC_TEXT.fullmatch(text):

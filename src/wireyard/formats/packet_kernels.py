@@ -97,16 +97,9 @@ def fill_names(
 ) -> None:
     """Fill the names of packet types and the letters of flags.
 
-    Parameters
-    ----------
-    words, lengths
-        As `name_tables` returns them.
-    packet_types, flags
-        The rows of these two columns. Shapes: (r).
-    octets
-        Number of octets of the flags.
-    letters
-        The region of their letters.
+    `words` and `lengths` are as `name_tables` returns them. `packet_types` and `flags` are the rows
+    of these two columns, of shape (r). The flags have `octets` octets, and `letters` is the region
+    of their letters.
     """
     letters_from = letters * texts.capacity
     name_at = texts.used[_NAME]

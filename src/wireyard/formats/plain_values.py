@@ -32,10 +32,7 @@ def text_of(column: str) -> Callable[[Row], str | None]:
 def plain_objects(data: bytes) -> list[Any]:
     """Return the objects of a serialization stream as plain values.
 
-    Raises
-    ------
-    JavaError
-        The bytes are no stream, or have no plain form.
+    A JavaError is raised if the bytes are no stream, or have no plain form.
     """
     # As one collection, so that an object in several elements is counted and converted once.
     whole = java.JavaCollection("stream", "list", java.read_objects(data), 0)

@@ -78,17 +78,10 @@ def is_answer(head: bytes) -> bool:
 
 
 def decode_answer(view: View) -> PortMapper:
-    """Decode the answer of a port mapper: all bytes from the broker.
+    """Decode the answer of a port mapper: all bytes from the broker, at most `MAX_ANSWER_BYTES`.
 
-    Raises
-    ------
-    DecodeError
-        The answer ends before its line ``.`` or continues after it, a line is no service, or the
-        version is not 101.
-
-    Limits
-    ------
-    `MAX_ANSWER_BYTES`.
+    A DecodeError is raised if the answer ends before its line ``.`` or continues after it, a line
+    is no service, or the version is not 101.
     """
     if len(view) > MAX_ANSWER_BYTES:
         problem = f"has {len(view)} bytes, at most {MAX_ANSWER_BYTES} are believed"

@@ -76,14 +76,9 @@ PlainProperties = Mapping[str, PlainValue | Property]
 class Properties(Mapping[str, Property]):
     """Properties in wire order, read only.
 
-    Parameters
-    ----------
-    entries
-        Property by name; of a repeated name, the last one counts.
-    section
-        The bytes that they were decoded from, if any. An encoder writes these bytes unchanged.
-    short_objects
-        Whether they were decoded in the dialect with this name.
+    Of a repeated name, the last one counts. `section` has the bytes that they were decoded from, if
+    any; an encoder writes these bytes unchanged. `short_objects` is true if they were decoded in
+    the dialect with this name.
     """
 
     __slots__ = ("_entries", "section", "short_objects")
@@ -132,19 +127,11 @@ def decode_properties(
 ) -> Properties:
     """Decode one marshalled property section.
 
-    Parameters
-    ----------
-    data
-        The whole section. Bytes after the last property are kept and ignored.
-    format, base, spec
-        For errors: the format's name, the section's offset in its packet, its document.
-    short_objects
-        The length of an OBJECT whose bytes show no serialized object: 16 bits or 32.
-
-    Raises
-    ------
-    DecodeError
-        A version other than 1, an impossible count, an unknown type, or a field that does not fit.
+    Bytes after the last property are kept and ignored. For errors, `format` is the format's name,
+    `base` the section's offset in its packet, and `spec` its document. The length of an OBJECT
+    whose bytes show no serialized object has 16 bits with `short_objects`, else 32. A DecodeError
+    is raised for a version other than 1, an impossible count, an unknown type, or a field that does
+    not fit.
     """
     cursor = section_cursor(data, format, base, spec)
     version = cursor.integer(4, "property version")
@@ -202,11 +189,8 @@ def object_length_bytes(head: bytes, short_objects: bool) -> int:
 def encode_properties(entries: Mapping[str, Property], short_objects: bool = False) -> bytes:
     """Encode properties as a marshalled section.
 
-    Raises
-    ------
-    EncodeError
-        An unknown type, a value its type cannot hold, text over 65535 bytes, or with
-        `short_objects` an OBJECT over 65535 bytes.
+    An EncodeError is raised for an unknown type, a value its type cannot hold, text over 65535
+    bytes, or with `short_objects` an OBJECT over 65535 bytes.
     """
     parts = [struct.pack(">ii", SECTION_VERSION, len(entries))]
     for name, (kind, value) in entries.items():
@@ -261,10 +245,8 @@ def _number(field: str, kind: str, value: Any) -> bytes:
 def plain_properties(field: str, given: Any) -> Properties | None:
     """Return the properties of a mapping from names to plain values; None stays None.
 
-    Raises
-    ------
-    EncodeError
-        No mapping, a name that is no text, or a value that `plain_property` rejects.
+    An EncodeError is raised for no mapping, a name that is no text, or a value that
+    `plain_property` rejects.
     """
     if given is None or (isinstance(given, Properties) and given.section is not None):
         return given
@@ -283,12 +265,8 @@ def plain_property(field: str, value: Any) -> Property:
 
     The type follows from the value: boolean, integer (long beyond 32 bits), double, string, and
     object for bytes. A pair, such as `Property`, has the type explicitly; its value is converted as
-    encoding and decoding would, so a float is rounded to 32 bits.
-
-    Raises
-    ------
-    EncodeError
-        A value of no such type, an unknown type, or a value that its type cannot hold.
+    encoding and decoding would, so a float is rounded to 32 bits. An EncodeError is raised for a
+    value of no such type, an unknown type, or a value that its type cannot hold.
     """
     match value:
         case bool():

@@ -140,14 +140,9 @@ class Scratch:
 class PacketDecoder(ABC):
     """Decode frames into chosen columns; of each format a subclass.
 
-    Parameters
-    ----------
-    columns
-        The wanted columns in order, of the format and of every format.
-    validate
-        Whether packets are checked even if no column needs it, because the caller uses the verdict.
-    repeated
-        Text by column, of columns with the same text in every row.
+    `columns` are the wanted ones in order, of the format and of every format. With `validate`,
+    packets are checked even if no column needs it, because the caller uses the verdict. `repeated`
+    has the text of columns with the same text in every row.
     """
 
     shapes: ClassVar[Mapping[str, Shape]]
@@ -194,11 +189,8 @@ class PacketDecoder(ABC):
     ) -> tuple[pa.RecordBatch, Ints]:
         """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
 
-        Returns
-        -------
-        batch, rejected
-            A row per packet, and the rows that the scalar reader has to decode: their values here
-            are undefined.
+        Return a batch with a row per packet, and the rows that the scalar reader has to decode:
+        their values in the batch are undefined.
         """
         rows, taken = len(starts), int(sizes.sum())
         scratch = Scratch.for_bytes(taken, len(self.texts))

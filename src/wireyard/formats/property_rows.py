@@ -44,12 +44,8 @@ def typed_value(name: str, kind: str, value: Any) -> Any:
     """Convert a property value of a row to the Python type of its wire type.
 
     Accepts values of JSON rows (numbers, text, ``"NaN"``) and of columns (text of the JMS string
-    conversion). Bytes are the value of an object.
-
-    Raises
-    ------
-    EncodeError
-        A type that is none of the nine, or a value that does not belong to it.
+    conversion). Bytes are the value of an object. An EncodeError is raised for a type that is none
+    of the nine, or a value that does not belong to it.
     """
     if kind not in TYPES.values():
         raise EncodeError(f"type of property {name}", kind, f"one of {', '.join(TYPES.values())}")
@@ -106,12 +102,8 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
 def typed_properties(properties: Mapping[str, Any] | None) -> Properties:
     """Return the properties of a packet or a row as `Properties`.
 
-    A row from JSON or from columns has ``{type, value}`` instead of a pair.
-
-    Raises
-    ------
-    EncodeError
-        An entry without a type or a value, or with a value that does not belong to its type.
+    A row from JSON or from columns has ``{type, value}`` instead of a pair. An EncodeError is
+    raised for an entry without a type or a value, or with a value that does not belong to its type.
     """
     if isinstance(properties, Properties):
         return properties
@@ -151,12 +143,8 @@ def matching_section(
 ) -> Properties:
     """Return the properties that `read` decodes from a section if they equal the row's, else those.
 
-    They are compared as columns show them: as text, with lone surrogates escaped.
-
-    Raises
-    ------
-    EncodeError
-        A section that is not bytes.
+    They are compared as columns show them: as text, with lone surrogates escaped. A section that is
+    not bytes raises an EncodeError.
     """
     if section is not None:
         if not isinstance(section, bytes):

@@ -20,12 +20,8 @@ def pick_columns(
 ) -> tuple[Column, ...]:
     """Return the named columns in that order, or all if None.
 
-    With `captured`, those of captures are among them.
-
-    Raises
-    ------
-    UsageError
-        A name that is no column of the format, or is given twice.
+    With `captured`, those of captures are among them. A UsageError is raised for a name that is no
+    column of the format, or is given twice.
     """
     common = (*COMMON, *CAPTURED) if captured else COMMON
     return choose_columns(format.name, (*common, *format.columns), columns)

@@ -25,12 +25,8 @@ Packet = TypeVar("Packet", bound="DataclassInstance")
 class Stamps:
     """The timestamp and the sequence of each packet of a sender.
 
-    Parameters
-    ----------
-    max_sequence
-        The largest sequence.
-    same
-        Fields that are the same in all packets of the sender.
+    The largest sequence is `max_sequence`; `same` are the fields that are the same in all packets
+    of the sender.
     """
 
     __slots__ = ("_max_sequence", "_same", "_sequence", "_timestamp")
@@ -44,10 +40,8 @@ class Stamps:
     def next(self, now: int | datetime) -> tuple[int, int]:
         """Return the next timestamp and sequence; `now` is the time of the sender's clock.
 
-        Raises
-        ------
-        EncodeError
-            A time that is neither ms since epoch nor a `datetime` with its time zone.
+        An EncodeError is raised if it is neither ms since epoch nor a `datetime` with its time
+        zone.
         """
         timestamp = milliseconds("timestamp", now)
         if self._timestamp is not None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -30,29 +31,39 @@ _RECORD_NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,17})\.json")
 _SOURCE: Final = re.compile(rb'"source":("(?:[^"\\]|\\.)*")')
 _DIGITS: Final = 8
 _BLOCK_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = 8 << 20
+"""Up to so many bytes of an object in a store are read again rather than sealed: a seal, which is
+written, found, read and deleted, takes six requests, and reading takes two."""
 
 
 def describe_file(path: str, name: str, run: str) -> DataFile:
     """Return the entry of a Parquet file for the record of a commit.
 
     Rows and checksum come from a hidden file beside it, if its writer has left one (`write_seal`);
-    otherwise the file is read.
-
-    Raises
-    ------
-    LakeError
-        The file does not exist.
+    otherwise the file is read. A `LakeError` is raised if the file does not exist.
     """
     system, inner = filesystem(path)
-    info = system.get_file_info(inner)
-    if info.type != fs.FileType.File:
-        raise LakeError(f"{path}: is missing, and was to be committed")
-    sealed = _read_seal(system, inner)
-    if sealed is None:
+    try:
         with system.open_input_file(inner) as file:
-            rows = pq.ParquetFile(file).metadata.num_rows
-        sealed = rows, file_crc32(system, inner)
-    return DataFile(name, run, sealed[0], info.size, sealed[1])
+            size = file.size()
+            sealed = None if _is_small_object(system, size) else _read_seal(system, inner)
+            if sealed is None and size <= _SMALL_BYTES:
+                data = file.read()
+                sealed = _rows_of(pa.BufferReader(data)), zlib.crc32(data)
+            elif sealed is None:
+                sealed = _rows_of(file), file_crc32(system, inner)
+    except FileNotFoundError:
+        raise LakeError(f"{path}: is missing, and was to be committed") from None
+    return DataFile(name, run, sealed[0], size, sealed[1])
+
+
+def _is_small_object(system: fs.FileSystem, size: int) -> bool:
+    """Return whether a file is in an object store, and needs no seal."""
+    return size <= _SMALL_BYTES and not isinstance(system, fs.LocalFileSystem)
+
+
+def _rows_of(file: pa.NativeFile) -> int:
+    return int(pq.ParquetFile(file).metadata.num_rows)
 
 
 def _read_seal(system: fs.FileSystem, path: str) -> tuple[int, int] | None:
@@ -66,9 +77,11 @@ def _read_seal(system: fs.FileSystem, path: str) -> tuple[int, int] | None:
     return found if all(type(one) is int and one >= 0 for one in found) else None
 
 
-def write_seal(path: str, rows: int, crc32: int) -> None:
+def write_seal(path: str, rows: int, crc32: int, size: int) -> None:
     """Write the rows and checksum of a file to a hidden file beside it, for `describe_file`."""
     system, inner = filesystem(path)
+    if _is_small_object(system, size):
+        return
     with system.open_output_stream(_seal_path(inner)) as file:
         file.write(json.dumps({"rows": rows, "crc32": crc32}).encode())
 
@@ -78,7 +91,7 @@ def move_file(path: str, target: str) -> None:
     system, inner = filesystem(path)
     _, moved = filesystem(target)
     system.move(inner, moved)
-    with suppress(FileNotFoundError):
+    if system.get_file_info(_seal_path(inner)).type == fs.FileType.File:
         system.move(_seal_path(inner), _seal_path(moved))
 
 
@@ -99,14 +112,8 @@ def _seal_path(path: str) -> str:
 class CommitLog:
     """The records in the folder of a lake.
 
-    Parameters
-    ----------
-    url
-        The lake, for error messages.
-    system, folder
-        The file system, and the path of the folder in it.
-    name
-        The same folder as a path or URL.
+    `url` is the lake, for error messages. `folder` is the path of the folder in the file system
+    `system`, and `name` the same folder as a path or URL.
     """
 
     def __init__(self, url: str, system: fs.FileSystem, folder: str, name: str) -> None:
@@ -131,12 +138,8 @@ class CommitLog:
     def read(self, number: int) -> Commit:
         """Return a commit.
 
-        Raises
-        ------
-        LakeError
-            Its record is damaged, or was written by another version of wireyard.
-        FileNotFoundError
-            There is no commit with this number.
+        A `LakeError` is raised if its record is damaged, or was written by another version of
+        wireyard; a `FileNotFoundError` if there is no commit with this number.
         """
         try:
             with _no_collection():
@@ -169,10 +172,7 @@ class CommitLog:
     def newest(self, known: Commit | None = None) -> Commit:
         """Return the newest commit; for an empty log an empty commit with number 0.
 
-        Parameters
-        ----------
-        known
-            A commit that was read before; if it is the newest, it is not read again.
+        `known` is a commit that was read before; if it is the newest, it is not read again.
         """
         numbers = list(self.times())
         if not numbers:
@@ -184,12 +184,8 @@ class CommitLog:
     def newest_whole(self) -> tuple[Commit, list[int]]:
         """Return the newest commit whose record is whole, and the numbers of damaged ones after it.
 
-        The commit is numbered as the newest one, which it stands for.
-
-        Raises
-        ------
-        LakeError
-            No record is whole, or one was written by another version of wireyard.
+        The commit is numbered as the newest one, which it stands for. A `LakeError` is raised if no
+        record is whole, or one was written by another version of wireyard.
         """
         damaged: list[int] = []
         for number in reversed(self.times()):
@@ -206,10 +202,8 @@ class CommitLog:
     def create(self, commit: Commit) -> None:
         """Create the record of a commit, unless its number is taken.
 
-        Raises
-        ------
-        LakeError
-            Another run has committed first, or a name in it is none that a record may have.
+        A `LakeError` is raised if another run has committed first, or a name in it is none that a
+        record may have.
         """
         try:
             record = record_of(commit)

@@ -46,10 +46,7 @@ _HINT: Final = "version-hint.text"
 def publish_table(lake: LakeSnapshot, table: str, files: Sequence[DataFile]) -> None:
     """Update an Iceberg table to the present files of a table, in one snapshot.
 
-    Raises
-    ------
-    CommitFailedException
-        Another writer has changed it in the meantime.
+    A `CommitFailedException` is raised if another writer has changed it in the meantime.
     """
     folder = _Folder(lake, table)
     iceberg = folder.load()

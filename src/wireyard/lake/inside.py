@@ -25,10 +25,7 @@ _OWN_LINK: Final = re.compile(rf"newest|{TEMPORARY_NAME.pattern}")
 def check_links(root: str) -> None:
     """Check that ``_wireyard`` in a local folder is no link, and has none but those of a lake.
 
-    Raises
-    ------
-    LakeError
-        There is another link; the text names it.
+    A `LakeError` is raised if there is another link; the text names it.
     """
     own = f"{root}/_wireyard"
     _check(own)
@@ -41,10 +38,7 @@ def check_links(root: str) -> None:
 def files_below(system: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
     """Return all files in a folder and in the folders in it; none if there is no such folder.
 
-    Raises
-    ------
-    LakeError
-        It is a local folder, and is a link or has one; the text names it.
+    A `LakeError` is raised if it is a local folder, and is a link or has one; the text names it.
     """
     if not isinstance(system, fs.LocalFileSystem):
         infos = system.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=True))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.captures import stream_table
@@ -95,16 +94,11 @@ def captured_streams(
 ) -> Iterator[pa.Table]:
     """Yield columns of the table `streams` for the captured streams of some inputs.
 
-    Parameters
-    ----------
-    paths
-        Files of the table; they may have streams of other inputs too.
-
-    Raises
-    ------
-    LakeDamaged
-        A file is none of the table.
+    `paths` are files of the table; they may have streams of other inputs too. `LakeDamaged` is
+    raised if a file is none of the table.
     """
+    from pyarrow import compute as pc  # slow to import
+
     wanted = pa.array(sources, pa.string())
     needed = [*dict.fromkeys(("source", "transport", *columns))]
     for path in paths:

@@ -47,15 +47,8 @@ _REPEATS = 4
 class PartFile:
     """Writer of a Parquet file, which is created with the first rows and complete once closed.
 
-    Parameters
-    ----------
-    private
-        Whether only the owner of a local file may read it.
-
-    Raises
-    ------
-    LakeError
-        From any method: the file cannot be written.
+    Only the owner of a local file may read it if it is `private`. Any method raises a `LakeError`
+    if the file cannot be written.
     """
 
     def __init__(self, path: str, schema: pa.Schema, *, private: bool = False) -> None:
@@ -95,7 +88,7 @@ class PartFile:
                 self._writer.add_key_value_metadata(self._footer)
                 self._writer.close()
                 self._stream.close()
-                write_seal(self._path, self._rows, self._sink.crc32)
+                write_seal(self._path, self._rows, self._sink.crc32, self._sink.size)
 
     def _flush(self) -> None:
         if not self._held:
@@ -122,12 +115,13 @@ class _Sink:
         if private and isinstance(system, fs.LocalFileSystem):
             Path(inner).touch(stat.S_IRUSR | stat.S_IWUSR)
         self._file = system.open_output_stream(inner)
-        self.crc32 = 0
+        self.crc32 = self.size = 0
         self.closed = False
 
     def write(self, block: bytes) -> int:
         """Append bytes."""
         self.crc32 = zlib.crc32(block, self.crc32)
+        self.size += len(block)
         self._file.write(block)
         return len(block)
 
@@ -207,6 +201,9 @@ _REPEATING: Final = frozenset(
     }
 )  # fmt: skip
 """Text columns that are read as dictionary columns."""
+_FETCHED_BYTES: Final = 64 << 20
+"""Up to so many bytes of an object in a store are fetched at once: else each column of each row
+group is a request."""
 
 
 def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
@@ -214,10 +211,13 @@ def read_batches(path: str, columns: Iterable[str]) -> Iterator[pa.Table]:
     wanted = list(columns)
     system, inner = filesystem(path)
     with system.open_input_file(inner) as opened:
-        there = set(pq.ParquetFile(opened).schema_arrow.names)
+        source: pa.NativeFile = opened
+        if not isinstance(system, fs.LocalFileSystem) and opened.size() <= _FETCHED_BYTES:
+            source = pa.BufferReader(opened.read())
+        there = set(pq.ParquetFile(source).schema_arrow.names)
         chosen = [name for name in wanted if name in there]
         texts = [name for name in chosen if name in _REPEATING]
-        file = pq.ParquetFile(opened, read_dictionary=texts)
+        file = pq.ParquetFile(source, read_dictionary=texts)
         for batch in file.iter_batches(_BATCH_ROWS, columns=chosen):
             yield pa.Table.from_batches([batch])
 

@@ -32,10 +32,8 @@ class of the error that the package raises if another writer has changed a table
 def publish_tables(lake: LakeSnapshot, format: str) -> None:
     """Update the open tables to the commit of a lake.
 
-    Raises
-    ------
-    LakeError
-        The package is not installed, or another writer has changed a table in the meantime.
+    A `LakeError` is raised if the package is not installed, or another writer has changed a table
+    in the meantime.
     """
     marker = lake.inner(f"_wireyard/{format}.json")
     reading = suppress(FileNotFoundError, ValueError, RecursionError)

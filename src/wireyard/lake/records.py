@@ -109,10 +109,7 @@ def is_shown(table: str) -> bool:
 def record_of(commit: Commit) -> bytes:
     """Return the record of a commit; an input refers to files by their indices in their tables.
 
-    Raises
-    ------
-    ValueError
-        A name is none that a record may have.
+    A `ValueError` is raised if a name is none that a record may have.
     """
     places = {
         table: {file.name: place for place, file in enumerate(files)}
@@ -199,12 +196,8 @@ class OtherVersion(Exception):
 def commit_of(record: bytes) -> Commit:
     """Return the commit that a record describes.
 
-    Raises
-    ------
-    OtherVersion
-        It was written by another version of wireyard.
-    ValueError, OverflowError, RecursionError
-        It is damaged: it breaks a rule of this file.
+    `OtherVersion` is raised if it was written by another version of wireyard; a `ValueError`,
+    `OverflowError` or `RecursionError` if it is damaged: it breaks a rule of this file.
     """
     members = _as(dict, json.loads(record))
     version = members.pop("record", None)

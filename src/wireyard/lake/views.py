@@ -43,10 +43,7 @@ def shown_commit(root: str) -> int:
 def publish_view(lake: LakeSnapshot) -> None:
     """Make the folders of a local lake show its commit; repeat it after a crash.
 
-    Raises
-    ------
-    LakeError
-        In the place of a table is something that the lake has not written.
+    A `LakeError` is raised if in the place of a table is something that the lake has not written.
     """
     root = lake.root
     tables = {name: files for name, files in lake.record.tables.items() if is_shown(name)}

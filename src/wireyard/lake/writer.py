@@ -133,22 +133,12 @@ class Lake(LakeSnapshot, Staging):
     ) -> Iterator[Self]:
         """Open a lake for a run: create it if needed, lock it, and recover from a crash.
 
-        Parameters
-        ----------
-        damaged
-            Whether files may be missing and records damaged, as before a repair: the newest whole
-            record is the lake.
-        table_format
-            One of `TABLE_FORMATS`; if None, that of the lake, or Parquet for a new one.
-        partition_by
-            ``day`` for files of a day each; if None, as the lake is.
-        known
-            A commit that was read before; it is not read again if it is the newest.
-
-        Raises
-        ------
-        LakeError
-            It cannot be written, is no lake, is damaged, or another run is writing to it.
+        With `damaged`, files may be missing and records damaged, as before a repair: the newest
+        whole record is the lake. `table_format` is one of `TABLE_FORMATS`; if None, that of the
+        lake, or Parquet for a new one. `partition_by` is ``day`` for files of a day each; if None,
+        as the lake is. `known` is a commit that was read before; it is not read again if it is the
+        newest. A `LakeError` is raised if there is something else at `url`, or the lake is damaged,
+        cannot be written, or is being written by another run.
         """
         if "://" in url and ("?" in url or shown_url(url) != url):
             raise LakeError(
@@ -225,10 +215,8 @@ class Lake(LakeSnapshot, Staging):
     def commit(self, change: Change) -> None:
         """Commit a change atomically.
 
-        Raises
-        ------
-        LakeError
-            Another run has committed since this one opened the lake, or it cannot be written.
+        A `LakeError` is raised if another run has committed since this one opened the lake, or it
+        cannot be written.
         """
         with writing(self.url):
             commit = self._next_commit(change)

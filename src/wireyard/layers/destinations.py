@@ -23,15 +23,8 @@ _KEY: Final = ("source", "destination", "destination_kind", "minute_ms")
 def count_messages(messages: pa.Table) -> pa.Table:
     """Count a part of the messages by source, destination, minute and producer.
 
-    Parameters
-    ----------
-    messages
-        Columns `NEEDED` of any rows of the table ``messages``.
-
-    Returns
-    -------
-    counts
-        A small table; `destinations` adds up those of all parts.
+    `messages` has the columns `NEEDED` of any rows of the table ``messages``. `destinations` adds
+    up the counts of all parts.
     """
     producers = pc.coalesce(*(messages[name].cast(pa.string()) for name in ("producer", "stream")))
     rows = pa.table(

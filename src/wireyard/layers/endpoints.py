@@ -46,10 +46,7 @@ def connection_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 def stream_connection(source: str, stream: str, src: str, dst: str) -> tuple[str, ...]:
     """Return the key of the connection of a stream, as `connection_of` does.
 
-    Parameters
-    ----------
-    src, dst
-        The endpoints of the stream, as in `stream_endpoints`.
+    The endpoints are those of `stream_endpoints`.
     """
     if not dst:
         return source, stream

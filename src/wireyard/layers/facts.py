@@ -67,25 +67,13 @@ Derive = Callable[[Sequence[PacketFile], "pa.Table", Collection[str]], DerivedFi
 class Facts:
     """The facts of a protocol.
 
-    Attributes
-    ----------
-    protocol
-        The value of the column `protocol`.
-    formats
-        The formats whose packets the facts follow from.
-    derive
-        Derives the tables of some inputs in memory from all files that have packets of them. The
-        files may have packets of other inputs too. The second argument has the columns
-        ``source, stream, format, opened, begun, ended, ended_frame, ended_ns`` of the table
-        ``streams``, for the captured streams of the inputs.
-    shares_messages
-        Whether several inputs may show the same message, so that its key is the same in all.
-    verdicts
-        Its verdicts on deliveries, those of one condition from worst to best.
-    tables
-        The columns of tables that it has alone, by name; each has ``source, stream, offset``.
-    symptoms
-        The problems that ``wireyard why`` looks for in its tables.
+    `derive` derives the tables of some inputs in memory from all files that have packets of them
+    and may have packets of other inputs too. Its second argument has the columns ``source, stream,
+    format, opened, begun, ended, ended_frame, ended_ns`` of the table ``streams``, for the captured
+    streams of the inputs. With `shares_messages`, several inputs may show the same message, so its
+    key is the same in all. `verdicts` are those on deliveries, those of one condition from worst to
+    best. `tables` has the columns of tables that it has alone, each with ``source, stream,
+    offset``. `symptoms` are the problems that ``wireyard why`` looks for in its tables.
     """
 
     protocol: str

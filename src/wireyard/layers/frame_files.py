@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 Spans = dict[str, list[tuple[int, str]]]
 """The files of each source in order, each with its first frame."""
@@ -27,10 +26,7 @@ def ends_of_captures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 class FrameFiles:
     """The files of rotated captures, with the first frame of each.
 
-    Parameters
-    ----------
-    rows
-        Rows of the table ``files``. A source without rows is itself the only file.
+    It is made from rows of the table ``files``. A source without rows is itself the only file.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -66,6 +62,8 @@ class FrameFiles:
 
     def locate(self, messages: pa.Table) -> pa.Table:
         """Fill the columns ``file`` and ``file_frame`` of a part of the table ``messages``."""
+        from pyarrow import compute as pc  # slow to import
+
         files, frames = messages["source"], messages["frame"]
         sources = pc.unique(files.cast(pa.string())).to_pylist()
         rotated = [source for source in sources if source in self.spans]

@@ -41,14 +41,9 @@ def queue_times(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Arra
     """Return the time that the message of each delivery spent in the queue, in nanoseconds.
 
     It is null where there is no queue: a will waits for its connection to break, and a retained
-    value for a subscription. A delivery delay is by the producer's clock.
-
-    Parameters
-    ----------
-    deliveries
-        Columns `NEEDED` of any rows of the table ``deliveries``.
-    delays
-        The result of `delayed` for all their messages; MQTT has no delays.
+    value for a subscription. A delivery delay is by the producer's clock. `deliveries` has the
+    columns `NEEDED` of any rows of the table; `delays` is the result of `delayed` for all their
+    messages. MQTT has no delays.
     """
     sent, delivered = (_times(deliveries, name) for name in ("sent_ns", "delivered_ns"))
     is_live = pc.equal(deliveries["retained"], False).fill_null(False).to_numpy()

@@ -21,11 +21,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.arrays import Bools, Ints
+from wireyard.arrays import Bools
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
-from wireyard.layers.grouping import split_rows, text_codes
-from wireyard.layers.records import GAP
+from wireyard.layers.gaps import (
+    BETWEEN,
+    PLACE,
+    by_source,
+    each_stream,
+    of_inputs,
+    of_sources,
+    source_keys,
+    stream_keys,
+    streams_of,
+    times_of,
+    with_gaps,
+)
 from wireyard.layers.tables import join_tables
 
 MAX_NEWEST: Final = 1 << 16
@@ -50,12 +61,8 @@ _TIMES: Final[Mapping[str, tuple[str, str | None]]] = MappingProxyType(
 and when its subject began. Only a session has a row before it is complete."""
 _CHANGED_IN_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
 """Columns of sessions that packets in a gap may have changed."""
-_DIRECTION: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
-_BETWEEN: Final = "\0"
-"""Between the parts of a key: it is in no path and no address."""
 _Stream = tuple[str, str]
 """The input and the name of a stream."""
-_PLACE: Final = (*_DIRECTION, "offset", "length", "captured_ns")
 
 Packets = Mapping[str, pa.Table]
 """Packets by the name of their format, in any order."""
@@ -104,12 +111,8 @@ class NewestRows(NamedTuple):
 class NewestPackets:
     """The newest packets of some inputs, and the rare ones before them.
 
-    No two of the inputs show the same message.
-
-    Parameters
-    ----------
-    most
-        The most packets of an input that are kept besides the rare ones; `MAX_NEWEST` if None.
+    No two of the inputs show the same message. At most `most` packets of an input are kept besides
+    the rare ones, `MAX_NEWEST` if it is None.
     """
 
     def __init__(self, protocol: MessageProtocol, most: int | None = None) -> None:
@@ -141,10 +144,7 @@ class NewestPackets:
     def add(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
         """Add packets of the inputs, with the columns that are needed.
 
-        Parameters
-        ----------
-        old
-            Whether to keep only the rare ones of the packets up to `since_ns`.
+        With `old`, only the rare ones of the packets up to `since_ns` are kept.
         """
         self._add_to_sums(packets.filter(pa.array(self.protocol.is_counted(format, packets))))
         self._add(format, packets, old=old)
@@ -152,7 +152,7 @@ class NewestPackets:
     def _add(self, format: str, packets: pa.Table, *, old: bool) -> None:
         if old:
             # Packets are old by their own times: several files of packets may have become one.
-            is_old = _times(packets) <= _of_inputs(packets, self._since_ns)
+            is_old = times_of(packets) <= of_inputs(packets, self._since_ns)
             rare = is_old & self.protocol.is_rare(format, packets)
             _append(self._rare[format], packets.filter(pa.array(rare)))
             self._add_ids_of_gap(format, packets.filter(pa.array(is_old & ~rare)))
@@ -165,7 +165,7 @@ class NewestPackets:
             return
         latest = np.zeros(len(self._gap_ns), np.int64)
         numbers = {source: number for number, source in enumerate(self._gap_ns)}
-        np.maximum.at(latest, _of_inputs(packets, numbers), _times(packets))
+        np.maximum.at(latest, of_inputs(packets, numbers), times_of(packets))
         for source, time_ns in zip(numbers, latest.tolist(), strict=True):
             self._gap_ns[source] = max(self._gap_ns[source], time_ns)
         if self._last_ids is None:
@@ -179,20 +179,20 @@ class NewestPackets:
 
     def _add_to_sums(self, packets: pa.Table) -> None:
         """Add packets to the sums of their connections."""
-        lengths = packets.select([*_DIRECTION, "length"]).unify_dictionaries()
-        sums = lengths.group_by(list(_DIRECTION), use_threads=False).aggregate(
-            [([], "count_all"), ("length", "sum")]
-        )
-        for row in sums.to_pylist():
+        streams, of_row = each_stream(packets)
+        sizes = np.zeros(streams.num_rows, np.int64)
+        np.add.at(sizes, of_row, packets["length"].to_numpy())
+        counts = np.bincount(of_row, minlength=streams.num_rows).tolist()
+        for row, more, more_bytes in zip(streams.to_pylist(), counts, sizes.tolist(), strict=True):
             stream = row["source"], row["stream"]
             connection = self._connections.setdefault(stream, connection_of(row))
             count, size = self._sums.get(connection, (0, 0))
-            self._sums[connection] = count + row["count_all"], size + row["length_sum"]
+            self._sums[connection] = count + more, size + more_bytes
 
     @property
     def streams(self) -> pa.Array:
         """The `stream_keys` of the streams that have packets here."""
-        return _streams_of([part for parts in self._parts().values() for part in parts])
+        return streams_of([part for parts in self._parts().values() for part in parts])
 
     # --- states -------------------------------------------------------------------------------
 
@@ -235,10 +235,7 @@ class NewestPackets:
     ) -> NewestPackets:
         """Return the packets of an input from its state, to be joined with those of others.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, AttributeError
-            The state is malformed.
+        A malformed state raises a KeyError, TypeError, ValueError or AttributeError.
         """
         one = cls(protocol)
         one.advance(source, int(values["since_ns"]))
@@ -255,7 +252,7 @@ class NewestPackets:
         }
         for name, table in tables.items():
             kind, _, format = name.partition(" ")
-            if not {*protocol.needed[format]} >= {*table.column_names} >= {*_PLACE}:
+            if not {*protocol.needed[format]} >= {*table.column_names} >= {*PLACE}:
                 raise ValueError(f"a table of {format} with other columns")
             if pc.unique(table["source"].cast(pa.string())).to_pylist() != [source]:
                 raise ValueError("packets of another input")
@@ -281,19 +278,13 @@ class NewestPackets:
         """Return the rows of some inputs that follow from the packets here; evict old packets.
 
         All are derived in one call: for few packets it takes about as long as for one input.
-
-        Parameters
-        ----------
-        shown
-            Rows that describe the streams, for `MessageProtocol.derive`.
+        `shown` are rows that describe the streams, for `MessageProtocol.derive`.
         """
         packets = self._packets_of(sources)
         if not packets:
             return []
-        gaps = {name: _gaps(table, self._gap_ns) for name, table in packets.items()}
-        gapped = {
-            name: _in_order(pa.concat_tables([packets[name], gaps[name]])) for name in packets
-        }
+        both = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
+        gapped = {name: table for name, (table, _) in both.items()}
         derived: dict[str, list[pa.Table]] = {}
         for name, part in self.protocol.derive(gapped, shown, sources):
             derived.setdefault(name, []).append(part)
@@ -303,7 +294,7 @@ class NewestPackets:
         if _SESSIONS in chosen:
             sessions, times = chosen[_SESSIONS]
             in_gaps = [
-                table["source"].cast(pa.string()).combine_chunks() for table in gaps.values()
+                gaps["source"].cast(pa.string()).combine_chunks() for _, gaps in both.values()
             ]
             chosen[_SESSIONS] = self._with_sums(sessions, pa.concat_arrays(in_gaps)), times
         self.evict()
@@ -331,7 +322,7 @@ class NewestPackets:
         if _MESSAGES not in tables:
             return {}
         messages = tables[_MESSAGES]
-        is_new = _times(messages) > _of_inputs(messages, self._since_ns)
+        is_new = times_of(messages) > of_inputs(messages, self._since_ns)
         messages = messages.filter(pa.array(is_new))
         messages = messages.filter(is_sure(_MESSAGES, messages))
         keys = source_keys(messages, messages["message_key"]).combine_chunks()
@@ -355,9 +346,9 @@ class NewestPackets:
         chosen = {}
         for name, (completed, began) in _TIMES.items():
             if (rows := tables.get(name)) is not None:
-                is_new = pc.greater(rows[completed], pa.array(_of_inputs(rows, self._since_ns)))
+                is_new = pc.greater(rows[completed], pa.array(of_inputs(rows, self._since_ns)))
                 if began is not None:
-                    made_ns = pa.array(_of_inputs(rows, self._made_ns))
+                    made_ns = pa.array(of_inputs(rows, self._made_ns))
                     is_new = pc.and_(is_new, pc.greater(rows[began], made_ns))
                 rows = rows.filter(pc.fill_null(is_new, name == _SESSIONS))
                 rows = rows.filter(is_sure(name, rows))
@@ -367,10 +358,7 @@ class NewestPackets:
     def _with_sums(self, sessions: pa.Table, in_gaps: pa.Array) -> pa.Table:
         """Fill the sums of rows of sessions; set columns that a gap may have changed to null.
 
-        Parameters
-        ----------
-        in_gaps
-            The inputs that have gaps.
+        `in_gaps` are the inputs that have gaps.
         """
         names = (sessions[name].cast(pa.string()).to_pylist() for name in ("source", "stream"))
         streams = zip(*names, strict=True)
@@ -385,7 +373,7 @@ class NewestPackets:
         return sessions
 
     def _split_closed(self, name: str, rows: pa.Table, times: pa.Array) -> NewestRows:
-        since_ns = pa.array(_of_inputs(rows, self._since_ns))
+        since_ns = pa.array(of_inputs(rows, self._since_ns))
         is_closed = pc.fill_null(pc.less_equal(times, since_ns), False)
         return NewestRows(name, rows.filter(is_closed), rows.filter(pc.invert(is_closed)))
 
@@ -398,7 +386,7 @@ class NewestPackets:
         if not limits_ns:
             return
         for name, packets in newest.items():
-            is_old = _times(packets) <= _of_inputs(packets, limits_ns)
+            is_old = times_of(packets) <= of_inputs(packets, limits_ns)
             self._newest[name] = []
             _append(self._newest[name], packets.filter(pa.array(~is_old)).combine_chunks())
             self._add(name, packets.filter(pa.array(is_old)), old=True)
@@ -408,7 +396,7 @@ class NewestPackets:
             self._connections = {
                 stream: connection
                 for stream, connection in self._connections.items()
-                if _BETWEEN.join(stream) in streams
+                if BETWEEN.join(stream) in streams
             }
             connections = {*self._connections.values()}
             self._sums = {key: sums for key, sums in self._sums.items() if key in connections}
@@ -424,8 +412,8 @@ class NewestPackets:
         if not count:
             return {}
         numbers = {source: number for number, source in enumerate(self._since_ns)}
-        times = np.concatenate([_times(each) for each in newest])
-        of_input = np.concatenate([_of_inputs(each, numbers) for each in newest])
+        times = np.concatenate([times_of(each) for each in newest])
+        of_input = np.concatenate([of_inputs(each, numbers) for each in newest])
         ordered = times[np.lexsort([times, of_input])]
         counts = np.bincount(of_input, minlength=len(numbers))
         bytes_for = MAX_NEWEST_BYTES * count // max(size, 1) // np.count_nonzero(counts)
@@ -450,12 +438,12 @@ class NewestPackets:
         if rare.num_rows > MAX_RARE:
             rare = rare.unify_dictionaries()
             streams = stream_keys(rare)
-            is_live = pc.is_in(streams, _streams_of(self._newest[format]))
+            is_live = pc.is_in(streams, streams_of(self._newest[format]))
             order = pc.array_sort_indices(is_live.cast(pa.int8()))
             dropped = order.slice(0, rare.num_rows - MAX_RARE // 2)
             self._add_ids_of_gap(format, rare.take(dropped))
             rare, names = rare.take(order.slice(len(dropped))), pc.unique(streams.take(dropped))
-            of_stream = {_BETWEEN.join(name): each for name, each in self._connections.items()}
+            of_stream = {BETWEEN.join(name): each for name, each in self._connections.items()}
             lost = {of_stream.get(name, (name,)) for name in names.to_pylist()}
             both = [name for name, each in of_stream.items() if each in lost]
             incomplete = pa.array({*both, *names.to_pylist()}, pa.string())
@@ -466,46 +454,8 @@ class NewestPackets:
         self._rare[format] = [rare.combine_chunks()]
 
 
-def by_source(rows: pa.Table, numbers: Mapping[str, int]) -> list[pa.Table]:
-    """Divide rows by the numbers of their inputs, which are from 0 on; others have none."""
-    count = max(numbers.values(), default=-1) + 1
-    of_row = _of_inputs(rows, numbers, count)
-    if len(of_row) and of_row[0] < count and (of_row == of_row[0]).all():
-        return [rows if number == of_row[0] else rows.slice(0, 0) for number in range(count)]
-    return split_rows(rows, of_row, count + 1)[:count]
-
-
-def of_sources(rows: pa.Table, sources: Iterable[str]) -> pa.ChunkedArray:
-    """Return which rows are of some inputs."""
-    return pc.is_in(rows["source"].cast(pa.string()), pa.array(sources, pa.string()))
-
-
-def source_keys(rows: pa.Table, keys: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the keys of rows with their inputs: other inputs may have the same keys."""
-    return pc.binary_join_element_wise(
-        rows["source"].cast(pa.string()), keys.cast(pa.string()), _BETWEEN
-    )
-
-
-def stream_keys(rows: pa.Table) -> pa.ChunkedArray:
-    """Return the keys of the streams of rows."""
-    return source_keys(rows, rows["stream"])
-
-
 _AT: Final = "at"
 """A column for the index of a row's message."""
-
-
-def torn_streams(packets: pa.Table) -> pa.Array:
-    """Return the `stream_keys` of connections with a stream whose first packet is missing."""
-    names = packets.select(_DIRECTION)
-    starts = names.append_column("offset", packets["offset"]).group_by(
-        list(_DIRECTION), use_threads=False
-    )
-    streams = starts.aggregate([("offset", "min")]).to_pylist()
-    torn = {connection_of(row) for row in streams if row["offset_min"] > 0}
-    names = [(row["source"], row["stream"]) for row in streams if connection_of(row) in torn]
-    return pa.array(map(_BETWEEN.join, names), pa.string())
 
 
 def _without_first(packets: pa.Table, streams: pa.Array) -> pa.Table:
@@ -522,68 +472,3 @@ def _with_column(rows: pa.Table, name: str, values: pa.Array) -> pa.Table:
 def _append(parts: list[pa.Table], packets: pa.Table) -> None:
     if packets.num_rows:
         parts.append(packets)
-
-
-def _times(packets: pa.Table) -> Ints:
-    times: Ints = packets["captured_ns"].fill_null(0).to_numpy()
-    return times
-
-
-def _of_inputs(rows: pa.Table, values: Mapping[str, int], other: int = 0) -> Ints:
-    """Return the value of the input of each row."""
-    codes, texts = text_codes(rows["source"])
-    of_text: Ints = np.array([values.get(text, other) for text in texts.to_pylist()] + [other])
-    return of_text[codes]
-
-
-def _streams_of(parts: Sequence[pa.Table]) -> pa.Array:
-    """Return the distinct streams of packets."""
-    chunks = [chunk for part in parts for chunk in stream_keys(part).chunks]
-    return pc.unique(pa.chunked_array(chunks, pa.string()))
-
-
-def with_gaps(packets: pa.Table, gap_ns: Mapping[str, int]) -> pa.Table:
-    """Sort packets by stream and offset, with a row for each gap.
-
-    Unlike that of a capture, such a gap has a time: that of the next packet of its stream, or the
-    time of the last packet in any gap of its input, `gap_ns`, if that is earlier.
-    """
-    return _in_order(pa.concat_tables([packets, _gaps(packets, gap_ns)]))
-
-
-def _stream_codes(packets: pa.Table) -> Ints:
-    """Return a number for each row: different ones for different streams of all inputs."""
-    sources, streams = text_codes(packets["source"])[0], text_codes(packets["stream"])
-    return sources.astype(np.int64) * (len(streams[1]) + 1) + streams[0]
-
-
-def _in_order(packets: pa.Table) -> pa.Table:
-    """Sort packets by stream and offset."""
-    order = np.lexsort([packets["offset"].to_numpy(), _stream_codes(packets)])
-    return packets.take(pa.array(order))
-
-
-def _gaps(packets: pa.Table, gap_ns: Mapping[str, int]) -> pa.Table:
-    """Return a row for each gap between packets, or before the first of a stream."""
-    schema, packets = packets.schema, _in_order(packets.select(_PLACE))
-    stream = _stream_codes(packets)
-    starts, lengths = (packets[name].to_numpy() for name in ("offset", "length"))
-    previous_ends = np.append(0, (starts + lengths)[:-1])
-    previous_ends[np.append(True, stream[1:] != stream[:-1])] = 0
-    after_gap = np.flatnonzero(starts > previous_ends)
-    rows, count = packets.take(pa.array(after_gap)), len(after_gap)
-    columns = {
-        **{name: rows[name] for name in _DIRECTION},
-        "offset": pa.array(previous_ends[after_gap]),
-        "length": pa.array((starts - previous_ends)[after_gap]),
-        "status": pa.array([GAP] * count, pa.string()),
-        "captured_ns": pa.array(np.minimum(_times(rows), _of_inputs(rows, gap_ns))),
-        "frame": pa.array(np.zeros(count, np.int64)),
-    }
-    arrays = [
-        columns[field.name].cast(field.type)
-        if field.name in columns
-        else pa.nulls(count, field.type)
-        for field in schema
-    ]
-    return pa.table(arrays, schema=schema)

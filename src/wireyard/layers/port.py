@@ -89,13 +89,7 @@ _BYTE_ARRAY = bytes.fromhex("aced0005 7572 0002 5b42 acf317f8060854e0 02 0000 78
 
 
 def to_gpacket(packet: jmq.Packet) -> gpacket.Packet:
-    """Port a JMQ packet to a GPacket.
-
-    Raises
-    ------
-    EncodeError
-        A value cannot be written.
-    """
+    """Port a JMQ packet to a GPacket; raise an EncodeError if a value cannot be written."""
     entries = {}
     for terse in _FIELDS:
         value = getattr(packet, terse.field)
@@ -144,13 +138,9 @@ def _section_from_properties(packet: jmq.Packet) -> bytes | None:
 def to_jmq(packet: gpacket.Packet | gpacket.LinkPacket) -> jmq.Packet:
     """Port a GPacket back to the JMQ packet that it was made from.
 
-    Raises
-    ------
-    EncodeError
-        The GPacket was not made from a JMQ packet: a terse property is missing, unknown or has the
-        wrong type, or the JMQ packet would be ported to other bytes.
-    DecodeError
-        The JMQ properties in it are invalid in its JMQ version.
+    An EncodeError is raised if it was not made from a JMQ packet: a terse property is missing,
+    unknown or has the wrong type, or the JMQ packet would be ported to other bytes. A DecodeError
+    is raised if the JMQ properties in it are invalid in its JMQ version.
     """
     if isinstance(packet, gpacket.LinkPacket):
         raise EncodeError("packet", packet, "a link packet holds no JMQ packet")

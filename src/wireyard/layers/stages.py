@@ -85,10 +85,8 @@ class Derived(NamedTuple, Generic[Rows]):
 def run_chain(chain: Chain, packets: Iterable[tuple[Key, Row]]) -> Derived[list[Row]]:
     """Run a chain in memory.
 
-    Parameters
-    ----------
-    packets
-        The input of the first stage, each row with its key; the rows of a key are in order.
+    `packets` is the input of the first stage, each row with its key; the rows of a key are in
+    order.
     """
     waiting: dict[str, dict[Key, list[KeyedRecord]]] = {name: {} for name in chain}
     packets_of: dict[Key, list[Row]] = {}

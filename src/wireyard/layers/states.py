@@ -35,15 +35,10 @@ class Cell(NamedTuple, Generic[State, Effect]):
 class StateTable(dict[tuple[State, Event], Cell[State, Effect]], Generic[State, Event, Effect]):
     """The cells of a state machine by state and event; never changed.
 
-    Parameters
-    ----------
-    rows
-        The cells of each state by event; a bare next state is short for a cell without effect.
-    events
-        All events: their names, or a mapping from name to description.
-    event_rules, state_rules
-        The rule that an event violates where it has no cell, by event or by state. The state stays
-        as it is. Where there is neither, the event cannot happen in that state, or has no effect.
+    In `rows`, a bare next state is short for a cell without effect. `events` are the names of all
+    events, or a mapping from name to description. `event_rules` and `state_rules` have the rule
+    that an event violates where it has no cell, by event or by state; the state stays as it is.
+    Where there is neither, the event cannot happen in that state, or has no effect.
     """
 
     def __init__(

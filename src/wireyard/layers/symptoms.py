@@ -133,10 +133,7 @@ def of_verdicts(
 def sessions(condition: str, columns: str = "", join: str = "", by: str = "NULL") -> str:
     """Return a query for connections, grouped by client; the last one's last frame is the proof.
 
-    Parameters
-    ----------
-    by
-        A further column that they are grouped by, `said`.
+    `by` is a further column that they are grouped by, `said`.
     """
     return f"""
 SELECT NULL AS destination, coalesce(nullif(s.client_id, ''), s.client) AS client,
@@ -212,7 +209,8 @@ LEFT JOIN (
   FROM latencies l JOIN deliveries o
   ON o.source = l.source AND o.message_key = l.message_key AND o.consumer <> l.consumer
     AND o.delivered_ns < l.delivered_ns AND coalesce(o.subscription = l.subscription, true)
-  WHERE l.protocol = 'mqtt' AND regexp_matches(l.subscription, '^[$](share|queue)/')
+  WHERE l.protocol = 'mqtt'
+    AND regexp_matches(coalesce(l.subscription, o.subscription), '^[$](share|queue)/')
 ) h ON h.source = l.source AND h.message_key = l.message_key AND h.consumer = l.consumer
 """
 """Latencies, without the time in queue that is not the consumer's: before it connected, or while

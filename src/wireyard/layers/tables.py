@@ -15,12 +15,12 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wireyard.java import storable
 from wireyard.layout import Column
@@ -352,6 +352,7 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
 """The columns of the tables that protocols share, by the table's name."""
 
 
+@cache
 def all_tables() -> Mapping[str, tuple[Column, ...]]:
     """Return the columns of every table: those that protocols share, and those of one alone."""
     from wireyard.layers.facts import registered
@@ -371,10 +372,8 @@ def fact_table(name: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 def as_fact_table(name: str, columns: Mapping[str, Any]) -> pa.Table:
     """Return columns as a part of a table; missing columns are null.
 
-    Parameters
-    ----------
-    columns
-        Arrow arrays, in which text may be dictionary-encoded, or other sequences of values.
+    The columns are Arrow arrays, in which text may be dictionary-encoded, or other sequences of
+    values.
     """
     rows = len(next(iter(columns.values())))
     arrays, fields = [], []
@@ -420,17 +419,17 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
 def packet_keys(streams: Any, offsets: Any) -> Any:
     """Return the keys of the messages or requests in packets, like `Position.key`.
 
-    Parameters
-    ----------
-    streams, offsets
-        Arrow arrays; `streams` may be dictionary-encoded.
+    The columns are Arrow arrays; `streams` may be dictionary-encoded.
     """
+    from pyarrow import compute as pc  # slow to import
+
     return pc.binary_join_element_wise(streams.cast(pa.string()), offsets.cast(pa.string()), "@")
 
 
 # --- timestamps -----------------------------------------------------------------------------
 
 _AT: Final = pa.timestamp("us", tz="UTC")
+_TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 _NS_PER_US, _US_PER_MS = 1000, 1000
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The range of timestamps: the years 1 to 9999."""
@@ -442,26 +441,35 @@ def with_times(name: str, table: pa.Table) -> pa.Table:
     Where a table has both, the timestamp is that of ``x_ns``, or of ``x_ms`` where ``x_ns`` is
     null. Text is dictionary-encoded in all parts.
     """
-    arrays, fields = [], []
-    timestamps: dict[str, pa.Array] = {}
-    columns = all_tables()[name]
-    for column, after in zip(columns, (*columns[1:], None), strict=True):
+    from pyarrow import compute as pc
+
+    schema = schema_with_times(name)
+    columns: dict[str, Any] = {}
+    for column in all_tables()[name]:
         values = table[column.name]
         if pa.types.is_string(values.type):
             values = values.dictionary_encode()
         elif not pa.types.is_dictionary(values.type):
             values = values.cast(arrow_type(column.kind))
-        arrays.append(values)
-        fields.append(pa.field(column.name, values.type))
+        columns[column.name] = values
+        if stem := _time_stem(column):
+            at = _from_ns(values) if column.name.endswith("_ns") else _from_ms(values, column)
+            known = columns.get(f"{stem}_at")
+            columns[f"{stem}_at"] = at if known is None else pc.coalesce(at, known)
+    return pa.Table.from_arrays([columns[field] for field in schema.names], schema=schema)
+
+
+def schema_with_times(name: str) -> pa.Schema:
+    """Return the schema of a table with its timestamps."""
+    fields = []
+    columns = all_tables()[name]
+    for column, after in zip(columns, (*columns[1:], None), strict=True):
+        kind = arrow_type(column.kind)
+        fields.append((column.name, _TEXT if pa.types.is_string(kind) else kind))
         stem = _time_stem(column)
-        if stem is None:
-            continue
-        at = _from_ns(values) if column.name.endswith("_ns") else _from_ms(values, column)
-        timestamps[stem] = pc.coalesce(at, timestamps[stem]) if stem in timestamps else at
-        if after is None or _time_stem(after) != stem:
-            arrays.append(timestamps[stem])
-            fields.append(pa.field(f"{stem}_at", _AT))
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+        if stem and (after is None or _time_stem(after) != stem):
+            fields.append((f"{stem}_at", _AT))
+    return pa.schema(fields)
 
 
 def _time_stem(column: Column) -> str | None:
@@ -471,6 +479,8 @@ def _time_stem(column: Column) -> str | None:
 
 def _from_ns(values: pa.ChunkedArray) -> pa.Array:
     """Return nanoseconds as timestamps, rounded down to microseconds, before 1970 too."""
+    from pyarrow import compute as pc
+
     missing = pc.is_null(values).to_numpy(zero_copy_only=False)
     us = values.fill_null(0).to_numpy() // _NS_PER_US
     return pa.array(us, mask=missing).cast(_AT)

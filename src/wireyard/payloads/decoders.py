@@ -85,10 +85,8 @@ def reason_of(error: BaseException) -> str:
 def plain_value(value: Any) -> Any:
     """Return a value converted to plain types.
 
-    Raises
-    ------
-    PayloadError
-        The value is nested too deep, is too large, or has one of a type without a plain form.
+    A PayloadError is raised if it is nested too deep, is too large, or has a value of a type
+    without a plain form.
     """
     left = [MAX_VALUES]
 
@@ -257,10 +255,7 @@ def _msgpack(data: bytes, destination: str) -> Any:
 def need_library(module: str, decoder: str) -> Any:
     """Return a library that a decoder needs.
 
-    Raises
-    ------
-    UsageError
-        The library is not installed; the message has the command that installs it.
+    If it is not installed, a UsageError has the command that installs it.
     """
     try:
         return import_module(module)

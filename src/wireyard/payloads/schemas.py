@@ -24,12 +24,8 @@ _CONFLUENT_HEAD: Final = 5
 def decoder_of(name: str, rest: str) -> Decoder:
     """Return the decoder called `name` for a schema, which `rest` specifies.
 
-    Raises
-    ------
-    UsageError
-        The library is not installed, or the schema cannot be used.
-    SourceError
-        The schema's file cannot be read.
+    A UsageError is raised if the library is not installed or the schema cannot be used, a
+    SourceError if the schema's file cannot be read.
     """
     if name == "sparkplug":
         return _sparkplug()
@@ -125,10 +121,7 @@ def _single(field: Any, value: Any) -> Any:
 def _message_type(descriptor: Any, outer: tuple[str, ...], left: list[int]) -> pa.DataType:
     """Return the Arrow type of a message.
 
-    Raises
-    ------
-    UsageError
-        The message contains itself, or has too many fields.
+    A UsageError is raised if the message contains itself, or has too many fields.
     """
     if descriptor.full_name in outer:
         raise UsageError(f"protobuf message {descriptor.full_name} holds itself; it has no columns")
@@ -213,11 +206,8 @@ def _avro_type(
 ) -> tuple[pa.DataType, int]:
     """Return the Arrow type of a schema, and the least number of bytes of its values.
 
-    Raises
-    ------
-    UsageError
-        A schema that contains itself, a list of elements of no bytes (a few bytes could be an
-        endless one), or a union of several types.
+    A UsageError is raised for a schema that contains itself, a list of elements of no bytes (a few
+    bytes could be an endless one), or a union of several types.
     """
     left[0] -= 1
     if left[0] < 0:

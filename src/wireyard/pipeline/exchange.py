@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from wireyard.lake.staging import writing
+from wireyard.layers.grouping import split_rows, text_hashes
 from wireyard.pipeline.typed_json import from_json, to_json
 
 MOST_BYTES: Final = 16 << 20
@@ -62,11 +63,8 @@ class PartInput(NamedTuple):
 def pass_on(name: str, parts: Iterable[Sequence[pa.Table]], first: int = 0) -> Iterator[Blob]:
     """Yield the blobs for parts that follow each other, from number `first` on.
 
-    Parameters
-    ----------
-    parts
-        The tables for each part, the same number for each. Empty ones are passed on too: they have
-        a schema. Their dictionaries are reduced to the texts of their own rows.
+    Each part has the same number of tables. Empty ones are passed on too: they have a schema. Their
+    dictionaries are reduced to the texts of their own rows.
     """
     for number, tables in enumerate(parts, first):
         pieces = -(-sum(table.nbytes for table in tables) // MOST_BYTES) or 1
@@ -77,6 +75,14 @@ def pass_on(name: str, parts: Iterable[Sequence[pa.Table]], first: int = 0) -> I
                 with pa.ipc.new_stream(sink, rows.schema, options=_OPTIONS) as stream:
                     stream.write_table(rows)
             yield Blob(name, number, sink.getvalue())
+
+
+def pass_by_text(name: str, rows: pa.Table, column: str, parts: int) -> Iterator[Blob]:
+    """Yield the blobs of rows that are partitioned by a column of texts; none for empty parts."""
+    of_part = text_hashes(rows[column].combine_chunks()) % parts
+    for number, own in enumerate(split_rows(rows, of_part, parts)):
+        if own.num_rows:
+            yield from pass_on(name, [[own]], number)
 
 
 def _piece(table: pa.Table, piece: int, pieces: int) -> pa.Table:
@@ -147,10 +153,7 @@ class _Place(NamedTuple):
 class Spill:
     """Blobs in an unnamed file, so that memory need not hold them.
 
-    Raises
-    ------
-    LakeError
-        From any method: the file cannot be written.
+    Any method raises a `LakeError` if the file cannot be written.
     """
 
     def __init__(self) -> None:
@@ -200,12 +203,7 @@ class Spill:
 def run_here(first: Iterable[Any], work: Work, stages: Iterable[Stage]) -> Iterator[Any]:
     """Run the tasks of stages in this process, one after the other; yield their results.
 
-    Parameters
-    ----------
-    first
-        The inputs of the first stage.
-    work
-        Its function.
+    `first` are the inputs of the first stage, and `work` is its function.
     """
     with closing(Spill()) as passed:
         yield from _run_each(enumerate(first), work, passed, 0)

@@ -82,33 +82,15 @@ def fill_lake(
 ) -> Report:
     """Read the inputs that are new to the lake, and commit them.
 
-    Parameters
-    ----------
-    found
-        The inputs as they are now.
-    start_cluster
-        Starts the cluster that runs all tasks; None to run them in this process.
-    secrets
-        Whether passwords stay in the rows.
-    split_bytes
-        Input of a task.
-    decode_as
-        Formats by port, as in ``tcp.port==1884,mqtt``.
-    keylog
-        Key logs with the secrets of TLS connections, at paths that every task can read.
-    skip_missing
-        Whether to leave out inputs that are deleted before they are read.
-    payload
-        Rules by which payloads are decoded for the table ``payloads``.
+    `found` are the inputs as they are now. `start_cluster` starts the cluster that runs all tasks;
+    None to run them in this process. Passwords stay in the rows only with `secrets`. A task reads
+    `split_bytes`. `decode_as` are formats by port, as in ``tcp.port==1884,mqtt``. `keylog` are key
+    logs with the secrets of TLS connections, at paths that every task can read. With
+    `skip_missing`, inputs that are deleted before they are read are left out. `payload` are the
+    rules by which payloads are decoded for the table ``payloads``.
 
-    Raises
-    ------
-    SourceError
-        An input cannot be read.
-    LakeError
-        The lake cannot be written.
-    LedgerError
-        The rows of a stream do not account for its bytes.
+    A `SourceError` is raised if an input cannot be read, a `LakeError` if the lake cannot be
+    written, a `LedgerError` if the rows of a stream do not account for its bytes.
     """
     new, again = new_inputs(lake, found)
     report = Report(unchanged=len(found) - len(new) - len(again), notes=again)
@@ -159,12 +141,8 @@ def drop_from_lake(
 ) -> Sequence[str]:
     """Commit a lake without some of its inputs, as if they had never been read; return notes.
 
-    Facts of inputs that have JMS messages in common with them are made anew.
-
-    Raises
-    ------
-    LakeError
-        The lake cannot be written.
+    Facts of inputs that have JMS messages in common with them are made anew. A `LakeError` is
+    raised if the lake cannot be written.
     """
     runner, draft = Runner(start_cluster, lake), Draft(lake)
     draft.drop(sources)
@@ -176,18 +154,9 @@ def drop_from_lake(
 def repair_lake(lake: Lake, damaged: Collection[DamagedFile]) -> Collection[str]:
     """Commit a lake without damaged files, and without the inputs that had rows in them.
 
-    The next run over such an input reads it as a new one. If they had JMS messages, facts of all
-    others that have some are made anew in a second commit, from files that are whole.
-
-    Returns
-    -------
-    dropped
-        The inputs.
-
-    Raises
-    ------
-    LakeError
-        The lake cannot be written.
+    Return these inputs. The next run over such an input reads it as a new one. If they had JMS
+    messages, facts of all others that have some are made anew in a second commit, from files that
+    are whole. A `LakeError` is raised if the lake cannot be written.
     """
     draft, before = Draft(lake), lake.inputs
     drop_damaged(draft, damaged)
@@ -208,14 +177,8 @@ def add_facts(
 ) -> tuple[Sequence[str], set[str]]:
     """Stage the facts of inputs of a draft, and of the inputs of the lake related to them.
 
-    Inputs are also related to those of the lake whose facts are gone from the draft.
-
-    Returns
-    -------
-    notes
-        Notes for the user.
-    related
-        The related inputs.
+    Inputs are also related to those of the lake whose facts are gone from the draft. Return notes
+    for the user, and the related inputs.
     """
     lake, related = draft.lake, set[str]()
     draft.drop_facts(sources)

@@ -246,10 +246,7 @@ def _merge(draft: Draft, table: str, folder: str, names: Sequence[str]) -> list[
 def _opened(draft: Draft, table: str, name: str) -> Iterator[pq.ParquetFile]:
     """Open a file whose rows are copied.
 
-    Raises
-    ------
-    LakeDamaged
-        It is not what was written; the checksum of a copy would hide that.
+    `LakeDamaged` is raised if it is not what was written; the checksum of a copy would hide that.
     """
     if name not in draft.staged.get(table, ()):
         draft.lake.check_file(table, name)

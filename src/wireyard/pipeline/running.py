@@ -42,12 +42,8 @@ StartCluster = Callable[[Staging], Cluster]
 class Runner:
     """Runs tasks; starts the cluster when a stage has the first ones.
 
-    Parameters
-    ----------
-    start_cluster
-        Called at most once; None to run all tasks in this process.
-    lake
-        Its staging folder must be accessible to every task.
+    `start_cluster` is called at most once; None to run all tasks in this process. The staging
+    folder of `lake` must be accessible to every task.
     """
 
     def __init__(self, start_cluster: StartCluster | None, lake: Staging) -> None:
@@ -79,22 +75,10 @@ class Runner:
     ) -> list[Any]:
         """Run tasks; return their results in the order of tasks.
 
-        Parameters
-        ----------
-        work
-            The function of a task; a cluster may call it again for a task that was lost. The type
-            of its first parameter is that of tasks, as of `typed_json`.
-        kind
-            The type of results.
-        together
-            How many short tasks a task of the cluster may run, if there are many.
-
-        Raises
-        ------
-        LakeError
-            The cluster cannot access the lake.
-        SourceError
-            The cluster cannot run our tasks.
+        A cluster may call `work` again for a task that was lost. The type of its first parameter is
+        that of tasks, and `kind` that of results, as of `typed_json`. If there are many short
+        tasks, a task of the cluster may run `together` of them. A `LakeError` is raised if the
+        cluster cannot access the lake, a `SourceError` if it cannot run our tasks.
         """
         if self.in_process or not tasks:
             return [result for task in tasks for result in work(task)]
@@ -111,14 +95,8 @@ class Runner:
     ) -> list[Any]:
         """Run stages that pass on what later ones read; return the results of all tasks.
 
-        Parameters
-        ----------
-        first
-            The tasks of the first stage.
-        work
-            The function of the first stage.
-        kind, together
-            As in `run`.
+        `first` are the tasks of the first stage, and `work` is its function. `kind` and `together`
+        are those of `run`.
         """
         if self.in_process:
             return [*run_here(first, work, stages)]

@@ -33,13 +33,7 @@ def to_json(value: Any, kind: Any) -> str:
 
 
 def from_json(text: str, kind: Any) -> Any:
-    """Return the value of a type from its JSON.
-
-    Raises
-    ------
-    ValueError
-        It is no such value.
-    """
+    """Return the value of a type from its JSON; raise `ValueError` if it is no such value."""
     try:
         written, objects = json.loads(text)
         return _form(kind).read(written, _Objects(objects))
@@ -121,13 +115,7 @@ _SCALARS: Final[Mapping[Any, frozenset[type]]] = {
 
 @cache
 def _form(kind: Any) -> _Form:
-    """Return the form of a type.
-
-    Raises
-    ------
-    TypeError
-        It has none.
-    """
+    """Return the form of a type; raise `TypeError` if it has none."""
     if kind in _SCALARS:
         return _scalar(_SCALARS[kind])
     origin, of = get_origin(kind) or kind, get_args(kind)

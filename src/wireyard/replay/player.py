@@ -3,12 +3,15 @@
 Rules of this file:
 
 1. A client takes a step at its time, and not before the broker has sent it what the recording shows
-   before. What has not come after `_PATIENCE_S` is not waited for any more. Each time that happens,
-   this connection waits half as long from then on, for the broker may lose many messages.
+   before. What has not come `_PATIENCE_S` after all that the recording shows before it, of any
+   client, is not waited for any more. Each time that happens, this connection waits half as long
+   from then on, for the broker may lose many messages.
 2. It also waits for what other clients did and were sent before, so that a cause comes before its
    effect: for `_SLACK_S` at most, but at the highest speed, where nothing else keeps the order, as
    long as they themselves do.
-3. An acknowledgement is sent if the message has come, under the packet identifier that it has.
+3. A client that ends its connection lets the broker end it too, for `_SLACK_S` at most: what comes
+   next in the recording came after that.
+4. An acknowledgement is sent if the message has come, under the packet identifier that it has.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Final, NamedTuple, cast
 
 from wireyard.broker.foreground import raise_file_limit
 from wireyard.broker.recording import record_into
-from wireyard.client.address import Address
+from wireyard.client.address import Address, why_unreachable
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.control import ConnAck, Connect, Packet, PubAck, PubComp, PubRec
 from wireyard.formats.mqtt.writing import encode
@@ -46,7 +49,8 @@ from wireyard.tap.proxy import Tap
 from wireyard.tap.relay import reset
 
 _PATIENCE_S: Final = 1.0
-_SLACK_S: Final = 0.02
+_LEAST_PATIENCE_S: Final = 0.02
+_SLACK_S: Final = 0.2
 _SECONDS_TO_CONNECT: Final = 10.0
 _AT_ONCE: Final = 16
 """Scripts that are played at the same time."""
@@ -183,17 +187,16 @@ class _Player:
             connection = self._connections.get(step.connection)
             if isinstance(step.what, Came):
                 if connection is not None:
-                    await self._wait(connection, due, step.what.key)
+                    await self._wait(connection, number, due, step.what.key)
             elif isinstance(step.what, Pause):
                 await asyncio.sleep(step.what.seconds)
             else:
                 await asyncio.sleep(due - self._now())
-                is_next = partial(self._progress.has_reached, number)
-                await self._progress.until(is_next, due + _SLACK_S)
+                await self._progress.reached(number, due + _SLACK_S)
                 if isinstance(step.what, Send):
                     await self._send(step.connection, step.what, due)
                 elif connection is not None:
-                    await self._end(connection, step.what, due)
+                    await self._end(connection, step.what, number, due)
             self._progress.take(number)
 
     def close(self) -> None:
@@ -231,9 +234,7 @@ class _Player:
         return packet if login is None else replace(packet, **login._asdict())
 
     async def _connect(self, recorded: Recorded) -> _Connection:
-        connection = _Connection(
-            recorded, self._deliveries[recorded.client], self.say, self._progress.news
-        )
+        connection = _Connection(recorded, self._deliveries[recorded.client], self.say)
         connection.patience_s = self._patience_s
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
@@ -242,57 +243,72 @@ class _Player:
                     ssl=self.address.tls,
                 )  # fmt: skip
         except (OSError, TimeoutError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or "gives no answer"
-            self.say(f"{recorded.client}: {self.address}: {reason}")
+            self.say(f"{recorded.client}: {self.address}: {why_unreachable(error)}")
             connection.is_over = True
         return connection
 
-    async def _end(self, connection: _Connection, what: End, due: float) -> None:
+    async def _end(self, connection: _Connection, what: End, number: int, due: float) -> None:
         if not what.by_client:
-            await self._wait(connection, due)
+            await self._wait(connection, number, due)
+        elif not what.is_reset and connection.finish():
+            coming = connection.coming(None)
+            asyncio.get_running_loop().call_later(_SLACK_S, _settle, coming, False)
+            await coming
         connection.close(is_reset=what.by_client and what.is_reset)
 
-    async def _wait(self, connection: _Connection, due: float, key: Key | None = None) -> None:
+    async def _wait(
+        self, connection: _Connection, number: int, due: float, key: Key | None = None
+    ) -> None:
         """Wait until a packet has come, or without a key until the broker ends the connection."""
-        until = due + connection.patience_s
-        if not await self._progress.until(partial(connection.has_come, key), until):
-            connection.patience_s = max(connection.patience_s / 2, _SLACK_S)
+        coming = connection.coming(key)
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            if not coming.done():
+                loop.call_at(max(due, loop.time()) + connection.patience_s, _settle, coming, False)
+
+        self._progress.when_reached(number, begin)
+        if not await coming:
+            connection.patience_s = max(connection.patience_s / 2, _LEAST_PATIENCE_S)
+
+
+def _settle(future: asyncio.Future[bool], result: bool) -> None:
+    if not future.done():
+        future.set_result(result)
 
 
 class _Progress:
-    """Which steps have been taken, and a signal for whoever waits for something to happen."""
-
-    def __init__(self) -> None:
-        self.news = asyncio.Event()
-        """Set when something has happened."""
+    """Which steps have been taken, and who waits for that."""
 
     def begin(self, count: int) -> None:
         """Begin with none of so many steps taken."""
         self._taken, self._first = bytearray(count), 0
+        self._waiting: defaultdict[int, list[Callable[[], object]]] = defaultdict(list)
+        """What is called, by the number of the step that waits."""
 
     def take(self, number: int) -> None:
         """Take note of a step."""
         self._taken[number] = 1
         while self._first < len(self._taken) and self._taken[self._first]:
             self._first += 1
-        self.news.set()
+            for call in self._waiting.pop(self._first, ()):
+                call()
 
-    def has_reached(self, number: int) -> bool:
-        """Return whether all steps before this one have been taken."""
-        return self._first >= number
+    def when_reached(self, number: int, call: Callable[[], object]) -> None:
+        """Call a function once all steps before this one have been taken."""
+        if self._first >= number:
+            call()
+        else:
+            self._waiting[number].append(call)
 
-    async def until(self, is_so: Callable[[], bool], end: float) -> bool:
-        """Wait until something is so, or until a time of the loop; return whether it is so."""
-        if is_so():
-            return True
-        try:
-            async with asyncio.timeout_at(end):
-                while not is_so():
-                    self.news.clear()
-                    await self.news.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def reached(self, number: int, end: float) -> None:
+        """Wait until all steps before this one have been taken, or until a time of the loop."""
+        if self._first < number:
+            loop = asyncio.get_running_loop()
+            reached = loop.create_future()
+            loop.call_at(end, _settle, reached, False)
+            self.when_reached(number, partial(_settle, reached, True))
+            await reached
 
 
 class _Connection(asyncio.Protocol):
@@ -303,18 +319,19 @@ class _Connection(asyncio.Protocol):
         recorded: Recorded,
         deliveries: Deliveries,
         say: Callable[[str], None],
-        news: asyncio.Event,
     ) -> None:
         self.is_over = self.is_ended = False
         """Whether nothing more can be sent, and whether the broker ended the connection."""
         self.came: dict[Key, Packet] = {}
         self.patience_s = _PATIENCE_S
-        self._client, self._say, self._news = recorded.client, say, news
+        self._client, self._say = recorded.client, say
         self._deliveries = deliveries
         self._arrivals = Arrivals(recorded.number, deliveries)
         self._decoder = Decoder(get_format(f"mqtt/{_DIALECTS[recorded.version]}"))
         self._transport: asyncio.Transport | None = None
-        self._is_closed = False
+        self._is_closed = self._is_gone = False
+        self._coming: tuple[Key | None, asyncio.Future[bool]] | None = None
+        """What is waited for."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
@@ -332,18 +349,29 @@ class _Connection(asyncio.Protocol):
                 text = REASONS.get(code, f"return code {code}")
                 self._say(f"{self._client}: the broker refuses the connection: {text}")
                 self.is_over = True
-        self._news.set()
+        self._check()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""
         self.is_ended |= not self._is_closed
-        self.is_over = True
-        self._news.set()
+        self.is_over = self._is_gone = True
+        self._check()
 
-    def has_come(self, key: Key | None) -> bool:
+    def coming(self, key: Key | None) -> asyncio.Future[bool]:
+        """Return what is done once a packet, or without a key the end, has come."""
+        future = asyncio.get_running_loop().create_future()
+        self._coming = key, future
+        self._check()
+        return future
+
+    def _check(self) -> None:
+        if self._coming is not None and self._has_come(self._coming[0]):
+            _settle(self._coming[1], True)
+
+    def _has_come(self, key: Key | None) -> bool:
         """Return whether a packet, or without a key the end, has come or cannot any more."""
         if key is None:
-            return self.is_ended or self._transport is None
+            return self._is_gone or self._transport is None
         return self.is_over or key in self.came
 
     def acknowledgement(
@@ -359,6 +387,14 @@ class _Connection(asyncio.Protocol):
         """Send a packet."""
         assert self._transport is not None
         self._transport.write(data)
+
+    def finish(self) -> bool:
+        """End the direction to the broker, if it can be by itself; return whether it is."""
+        if self._transport is None or not self._transport.can_write_eof():
+            return False
+        self.is_over = self._is_closed = True
+        self._transport.write_eof()
+        return True
 
     def close(self, *, is_reset: bool = False) -> None:
         """Close the connection once all is sent, or at once by a reset."""

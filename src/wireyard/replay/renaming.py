@@ -45,6 +45,16 @@ class Renaming:
                 return new + name[len(old) :]
         return name
 
+    def expression(self, column: str) -> str:
+        """Return the new name of the topic in a column, in SQL."""
+        cases = []
+        for old, new, is_below in self._rules:
+            first, second = (name.replace("'", "''") for name in (old, new))
+            below = f" OR starts_with({column}, '{first}/')" * is_below
+            rest = f"substr({column}, {len(old) + 1})"
+            cases.append(f"WHEN {column} = '{first}'{below} THEN '{second}' || {rest}")
+        return f"CASE {' '.join(cases)} ELSE {column} END" if cases else column
+
     def packet(self, packet: Packet) -> Packet:
         """Return a packet with the new names."""
         if not self._rules:
@@ -62,3 +72,7 @@ class Renaming:
             filters = [one._replace(filter=self.topic(one.filter or "")) for one in packet.filters]
             return replace(packet, filters=filters)
         return packet
+
+
+AS_IS: Final = Renaming()
+"""Topics keep their names."""

@@ -30,10 +30,10 @@ from wireyard.formats.mqtt.control import (
     PubRel,
 )
 from wireyard.formats.mqtt.packet import packet_of
-from wireyard.replay.renaming import Renaming
+from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.streams.blocks import StreamBundle
 from wireyard.streams.decoder import decode_blocks
-from wireyard.streams.framer import Framer
+from wireyard.streams.framer import GAP, Framer
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -47,7 +47,6 @@ _ACKNOWLEDGED_BY: Final[tuple[type[Packet] | None, ...]] = (None, PubAck, PubRec
 """By QoS."""
 
 
-_AS_IS: Final = Renaming()
 _MASKED: Final = b"****"
 """A password that a lake does not have."""
 _SHARED_STREAMS: Final = """
@@ -218,15 +217,15 @@ def clearing(script: Script) -> Script:
 
 
 class _Row(NamedTuple):
-    """A packet of a capture, or None for the end of its direction."""
+    """A packet of a capture, bytes that are none, or None for the end of its direction."""
 
     time_ns: int
     frame: int
     stream: str
-    packet: Packet | None
+    packet: Packet | bytes | None
 
 
-def read_script(source: Input, renaming: Renaming = _AS_IS) -> Script:
+def read_script(source: Input, renaming: Renaming = AS_IS) -> Script:
     """Read what the MQTT clients of a capture did, on topics that may be renamed.
 
     Raises
@@ -257,7 +256,7 @@ def read_script(source: Input, renaming: Renaming = _AS_IS) -> Script:
     return _read(script, rows, ends, source.name)
 
 
-def read_lake_script(tables: Tables, name: str, renaming: Renaming = _AS_IS) -> Script:
+def read_lake_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Script:
     """Read what the MQTT clients of a lake did, whose name is for people.
 
     Raises
@@ -296,14 +295,17 @@ def _rows(readable: Readable, renaming: Renaming, notes: list[str]) -> Iterator[
         for block in stream.blocks(Framer(format, context=stream.context), None):
             columns = stream.columns(block)
             places = zip(columns["captured_ns"].tolist(), columns["frame"].tolist(), strict=True)
-            for place, event in zip(places, decode_blocks([block], format), strict=True):
+            events = decode_blocks([block], format)
+            for row, (place, event) in enumerate(zip(places, events, strict=True)):
                 latest = max(latest, place)  # an earlier packet may have been captured later
-                if event.packet is None:
-                    lost += 1
-                else:
+                if event.packet is not None:
                     yield _Row(*latest, stream.stream, renaming.packet(event.packet))
+                elif event.status != GAP and len(data := bytes(block.view(row))) == event.length:
+                    yield _Row(*latest, stream.stream, data)
+                else:
+                    lost += 1
     if lost:
-        notes.append(f"{stream.stream}: bytes that are no packet, or are missing, in {lost} places")
+        notes.append(f"{stream.stream}: bytes are missing in {lost} places")
 
 
 class _Reading:
@@ -335,6 +337,8 @@ class _Reading:
                 what: Send | Came | End = End(is_client, self._ends[row.stream] == "rst")
             elif is_client:
                 what = Send(row.packet, self._message(connection, row.packet))
+            elif isinstance(row.packet, bytes):
+                continue
             else:
                 what = Came(self._arrivals[connection].add(row.packet))
             self._script.steps.append(Step(row.time_ns, row.frame, connection, what))
@@ -351,7 +355,7 @@ class _Reading:
         self._connections[stream] = connection
         self._arrivals[connection] = Arrivals(self._count, self._deliveries[client])
 
-    def _message(self, connection: Recorded, packet: Packet) -> Key | None:
+    def _message(self, connection: Recorded, packet: Packet | bytes) -> Key | None:
         if not isinstance(packet, _Acknowledgement):
             return None
         return self._deliveries[connection.client].keys.get(packet.packet_id)

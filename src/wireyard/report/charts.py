@@ -242,10 +242,7 @@ def timeline(answer: Answer, width_ns: int, *, wide: bool) -> str:
 def ages(answer: Answer, width_ns: int, end_ns: int) -> str:
     """Return the age of the oldest waiting message over time, a line for each destination.
 
-    Parameters
-    ----------
-    end_ns
-        The end of the captures, behind which nothing is known.
+    `end_ns` is the end of the captures, behind which nothing is known.
     """
     names = sorted({row["destination"] or "" for row in answer.rows})
     oldest = {(row["at_ns"], row["destination"] or ""): row["oldest_ns"] for row in answer.rows}

@@ -21,8 +21,10 @@ _MOST_SHOWN: Final = 100
 _MOST_DUMPS: Final = 24
 _BREAKS: Final = ("B", "A", "both", "neither")
 _POSITIONS: Final = """
-SELECT source, frame, min_by((stream, "offset"), "offset") AS place FROM packets_mqtt
-WHERE captured_ns IS NOT NULL AND (source, frame) IN ({}) GROUP BY ALL
+SELECT source, frame, min_by((stream, "offset"), "offset") AS place FROM (
+  SELECT source, frame, stream, "offset", captured_ns FROM packets_mqtt
+  UNION ALL SELECT source, frame, stream, "offset", captured_ns FROM packets_jmq
+) WHERE captured_ns IS NOT NULL AND (source, frame) IN ({}) GROUP BY ALL
 """
 
 

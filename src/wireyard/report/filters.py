@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from wireyard.formats import names
 from wireyard.layers.symptoms import SHARED
+from wireyard.streams.conditions import filter_pattern
 
 SHARED_LEVELS = tuple({name: query} for name, query in SHARED.items())
 """The levels of `with_subqueries` for the queries that several others use as a table."""
@@ -89,20 +90,14 @@ def _of_topic(asked: str, column: str) -> str:
     levels = asked.split("/")
     if "+" not in levels and levels[-1] != "#":
         return f"{column} = {literal(asked)}"
-    pattern = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)
-    if levels[-1] == "#":  # which also matches the level above it
-        above = pattern.rpartition("/")[0]
-        pattern = "(?s).*" if len(levels) == 1 else f"(?s){above}(/.*)?"
-    return f"regexp_full_match({column}, {literal(pattern)})"
+    return f"regexp_matches({column}, {literal(filter_pattern(asked))})"
 
 
 def with_subqueries(sql: str, *levels: Mapping[str, str]) -> str:
     """Return a query with a subquery for each table that it, or a subquery of it, names.
 
-    Parameters
-    ----------
-    levels
-        Queries by the name of their table; those of a level may name tables of the levels before.
+    `levels` are queries by the name of their table; those of a level may name tables of the levels
+    before.
     """
     used: list[tuple[str, str]] = []
     for level in reversed(levels):

@@ -94,14 +94,8 @@ class Found:
 def find_all(tables: Tables, quarantined: Answer, shown_as: str, asked: str | None = None) -> Found:
     """Find all findings as the page shows them, the worst first.
 
-    Parameters
-    ----------
-    quarantined
-        The bad bytes, which are findings of bare streams.
-    shown_as
-        The inputs as on a command line.
-    asked
-        Only those of this destination or client.
+    `quarantined` are the bad bytes, which are findings of bare streams. `shown_as` are the inputs
+    as on a command line. If `asked` is a destination or client, only its findings are returned.
     """
     found = Found([], {}, [])
     until = monotonic() + _SYMPTOMS_S

@@ -12,7 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -90,7 +90,7 @@ def ask_all(tables: Tables, only: Filter = NO_FILTER) -> dict[str, Answer]:
     )  # fmt: skip
     overview = ask("overview", _OVERVIEW.format(first=first, last=last)).rows[0]
     width = bucket_ns(overview["first_ns"], overview["last_ns"])
-    for name, sql in _questions(width):
+    for name, sql in _questions(width).items():
         ask(name, sql)
     return answers
 
@@ -172,30 +172,23 @@ SELECT split_part(format, '/', 1) AS format, count(*) AS streams,
 """
 
 
-def _questions(width: int) -> Iterator[tuple[str, str]]:
-    """Yield the names and texts of queries.
-
-    Parameters
-    ----------
-    width
-        Width of a time interval, in nanoseconds.
-    """
-    yield "waited", _WAITED
-    yield "formats", _FORMATS
-    yield "verdicts", _VERDICTS
-    yield "violations", _VIOLATIONS
-    yield "quarantined", _QUARANTINED
-    yield "ended", _ENDED
+def _questions(width: int) -> dict[str, str]:
+    """Return queries by name; `width` is that of a time interval, in nanoseconds."""
     per_format = "\nUNION ALL\n".join(
         f"SELECT '{name}' AS format, captured_ns // {width} * {width} AS from_ns,\n"
         f"       count(*) AS packets, sum(length) AS bytes\n"
         f"  FROM packets_{name} WHERE status = 'ok' AND captured_ns IS NOT NULL GROUP BY ALL"
         for name in names()
     )
-    yield "rates", f"SELECT * FROM (\n{per_format}\n) ORDER BY from_ns, format"
-    yield (
-        "flow",
-        f"""
+    return {
+        "waited": _WAITED,
+        "formats": _FORMATS,
+        "verdicts": _VERDICTS,
+        "violations": _VIOLATIONS,
+        "quarantined": _QUARANTINED,
+        "ended": _ENDED,
+        "rates": f"SELECT * FROM (\n{per_format}\n) ORDER BY from_ns, format",
+        "flow": f"""
 SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered, sum(failed) AS failed FROM (
   SELECT captured_ns // {width} * {width} AS from_ns, count(*) AS sent, 0 AS delivered, 0 AS failed
     FROM messages WHERE captured_ns IS NOT NULL GROUP BY 1
@@ -205,64 +198,30 @@ SELECT from_ns, sum(sent) AS sent, sum(delivered) AS delivered, sum(failed) AS f
     FROM deliveries WHERE coalesce(delivered_ns, sent_ns) IS NOT NULL GROUP BY 1
 ) GROUP BY 1 ORDER BY 1
 """,
-    )
-    yield (
-        "sizes",
-        """
+        "sizes": """
 SELECT protocol, power, sum(messages) AS messages
   FROM counted_messages WHERE power IS NOT NULL GROUP BY ALL ORDER BY ALL
 """,
-    )
-    yield (
-        "producers",
-        f"""
-WITH sent AS (
-  SELECT coalesce(client, 'unknown') AS client,
-         coalesce(destination, 'unknown') AS destination, sum(messages) AS messages
-    FROM counted_messages GROUP BY ALL
-), clients AS (
-  SELECT client FROM sent GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
-), destinations AS (
-  SELECT destination FROM sent GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
-)
-SELECT CASE WHEN client IN (FROM clients) THEN client END AS client,
-       CASE WHEN destination IN (FROM destinations) THEN destination END AS destination,
-       sum(messages) AS messages, count(DISTINCT client) AS clients,
-       count(DISTINCT destination) AS destinations
-  FROM sent GROUP BY ALL ORDER BY messages DESC, 1, 2
-""",
-    )
-    yield (
-        "consumers",
-        f"""
-WITH delivered AS (
-  SELECT coalesce(client, 'unknown') AS client,
-         coalesce(destination, 'unknown') AS destination, sum(delivered) AS deliveries
-    FROM counted_deliveries WHERE delivered > 0 GROUP BY ALL
-), clients AS (
-  SELECT client FROM delivered GROUP BY 1 ORDER BY sum(deliveries) DESC, 1 LIMIT {_ENDS}
-), destinations AS (
-  SELECT coalesce(destination, 'unknown') FROM counted_messages
-   GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {_ENDS}
-)
-SELECT CASE WHEN destination IN (FROM destinations) THEN destination END AS destination,
-       CASE WHEN client IN (FROM clients) THEN client END AS client,
-       sum(deliveries) AS deliveries, count(DISTINCT client) AS clients,
-       count(DISTINCT destination) AS destinations
-  FROM delivered GROUP BY ALL ORDER BY deliveries DESC, 1, 2
-""",
-    )
-    yield (
-        "destinations",
-        f"""
+        "producers": _BUSIEST.format(
+            table="counted_messages",
+            number="messages",
+            counted="messages",
+            ends=_ENDS,
+            where="true",
+        ),
+        "consumers": _BUSIEST.format(
+            table="counted_deliveries",
+            number="deliveries",
+            counted="delivered",
+            ends=_ENDS,
+            where="delivered > 0",
+        ),
+        "destinations": f"""
 SELECT destination, destination_kind AS kind, sum(messages) AS messages, sum(bytes) AS bytes,
        count(*) OVER () AS of
   FROM counted_messages GROUP BY ALL ORDER BY messages DESC, bytes DESC, 1, 2 LIMIT {_RANKED}
 """,
-    )
-    yield (
-        "clients",
-        f"""
+        "clients": f"""
 SELECT client, sum(sent) AS sent, sum(bytes) AS bytes_sent, sum(received) AS received,
        count(*) OVER () AS of
   FROM (
@@ -272,17 +231,11 @@ SELECT client, sum(sent) AS sent, sum(bytes) AS bytes_sent, sum(received) AS rec
   ) WHERE client IS NOT NULL
  GROUP BY 1 ORDER BY sum(sent) + sum(received) DESC, 1 LIMIT {_RANKED}
 """,
-    )
-    yield (
-        "delays",
-        """
+        "delays": """
 SELECT protocol, step, sum(deliveries) AS deliveries
   FROM counted_deliveries WHERE step IS NOT NULL GROUP BY ALL ORDER BY ALL
 """,
-    )
-    yield (
-        "slowest",
-        f"""
+        "slowest": f"""
 WITH counts AS (
   SELECT destination, sum(deliveries) AS deliveries
     FROM counted_deliveries WHERE step IS NOT NULL GROUP BY 1
@@ -297,10 +250,7 @@ SELECT destination, deliveries, ns[1] AS p50_ns, ns[2] AS p90_ns, ns[3] AS p99_n
        (SELECT count(*) FROM counts) AS of
   FROM taken ORDER BY p99_ns DESC, 1
 """,
-    )
-    yield (
-        "ages",
-        f"""
+        "ages": f"""
 WITH ages AS ({ages(width, "left_waiting").strip()}),
 worst AS (
   SELECT destination FROM ages GROUP BY 1
@@ -311,10 +261,7 @@ SELECT at_ns, destination, waiting, oldest_ns, unacknowledged, oldest_unacknowle
        (SELECT count(*) FROM ages) AS of
   FROM ages WHERE destination IN (FROM worst) ORDER BY at_ns, destination
 """,
-    )
-    yield (
-        "sessions",
-        f"""
+        "sessions": f"""
 WITH shown AS (
   SELECT *, count(*) OVER () AS of FROM sessions
    ORDER BY ended_by IN ('dropped', 'refused', 'server') DESC NULLS LAST, packets DESC, opened_ns,
@@ -327,10 +274,7 @@ SELECT coalesce(nullif(client_id, ''), client) AS client, client AS endpoint, us
   FROM shown LEFT JOIN streams USING (source, stream)
  ORDER BY opened_ns, client, source, stream
 """,
-    )
-    yield (
-        "topics",
-        f"""
+        "topics": f"""
 WITH shown AS (
   SELECT destination, sum(messages) AS messages, count(*) OVER () AS of
     FROM counted_messages WHERE destination IS NOT NULL
@@ -346,19 +290,34 @@ WITH shown AS (
 SELECT destination, messages, last_ns, begins, of
   FROM shown LEFT JOIN contents USING (destination) ORDER BY destination
 """,
-    )
-    yield (
-        "retained",
-        f"""
+        "retained": f"""
 SELECT topic, array_slice(payload, 1, {_SHOWN_BYTES}) AS begins, octet_length(payload) AS bytes,
        from_ns, qos, producer_client_id AS client, from_frame AS frame, source,
        count(*) OVER () AS of
   FROM retained WHERE ended_by IS NULL ORDER BY from_ns DESC NULLS LAST, topic, source
  LIMIT {_RETAINED}
 """,
-    )
+    }
 
 
+_BUSIEST: Final = """
+WITH counts AS (
+  SELECT coalesce(client, 'unknown') AS client,
+         coalesce(destination, 'unknown') AS destination, sum({counted}) AS {number}
+    FROM {table} WHERE {where} GROUP BY ALL
+), clients AS (
+  SELECT client FROM counts GROUP BY 1 ORDER BY sum({number}) DESC, 1 LIMIT {ends}
+), destinations AS (
+  SELECT coalesce(destination, 'unknown') FROM counted_messages
+   GROUP BY 1 ORDER BY sum(messages) DESC, 1 LIMIT {ends}
+)
+SELECT CASE WHEN client IN (FROM clients) THEN client END AS client,
+       CASE WHEN destination IN (FROM destinations) THEN destination END AS destination,
+       sum({number}) AS {number}, count(DISTINCT client) AS clients,
+       count(DISTINCT destination) AS destinations
+  FROM counts GROUP BY ALL ORDER BY {number} DESC, 1, 2
+"""
+"""What the busiest clients sent to the busiest destinations, or got from them, and the others."""
 _WAITED: Final = f"""
 SELECT count(*) FILTER (state = 'unacknowledged') AS unacknowledged,
        count(*) FILTER (state <> 'unacknowledged') AS waiting,

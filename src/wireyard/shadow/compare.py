@@ -21,11 +21,13 @@ from typing import Any, Final, Literal, NamedTuple
 
 from wireyard.answers import Tables
 from wireyard.layers.mqtt.facts import VERDICTS
-from wireyard.layers.mqtt.violations import cite
+from wireyard.layers.mqtt.violations import RULES, cite
+from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.shadow import queries
-from wireyard.shadow.queries import sides
 
 Breaks = Literal["A", "B", "both", "neither"]
+Faults = tuple[str | None, str | None]
+"""The rule or the verdict that each side breaks, or None."""
 CLASSES: Final[Mapping[str, str]] = {
     "missing": "delivered in A, not in B",
     "extra": "delivered in B, not in A",
@@ -39,17 +41,21 @@ CLASSES: Final[Mapping[str, str]] = {
     "will": "a will is missing or extra",
     "refusal": "CONNECT has another return code",
     "code": "SUBSCRIBE, UNSUBSCRIBE or the end has other reason codes",
-    "latency": "the median time in queue is twice the other one, and 20 ms more",
+    "latency": "the median time in queue is twice the other one, and 20 ms more, of a will 0.5 s",
     "share": "another member of a share got the message",
 }
 """The classes of differences, and what each means."""
-_OPEN: Final = ("queued", "in_flight", "undecided", "unaccepted", "unreleased")
+_OPEN: Final = (
+    "queued", "in_flight", "undecided", "unaccepted", "unreleased", "returned_unseen",
+)  # fmt: skip
 """Verdicts about messages whose end a capture does not show."""
-_KEPT: Final = ("copies", "sent", "sessions", "codes")
+_KEPT: Final = ("clients", "names", "codes")
+_DELIVERIES_AT_ONCE: Final = 1_000_000
 _BAD: Final = ("not_forwarded", "not_kept")
 """Verdicts about messages that a broker should have delivered."""
-_ORDERED: Final = "MQTT-4.6.0-6"
+_ORDERED: Final = "order"
 _ORDERED_TEXT: Final = "messages of a publisher, topic and QoS are delivered in their order"
+_JMQ: Final = 301
 
 
 class Difference(NamedTuple):
@@ -72,35 +78,53 @@ class Difference(NamedTuple):
     b_source: str | None
 
 
-def differences(a: Tables, b: Tables) -> list[Difference]:
+def differences(a: Tables, b: Tables, renaming: Renaming = AS_IS) -> list[Difference]:
     """Compare the tables of two recordings.
+
+    Parameters
+    ----------
+    renaming
+        The topics of A that have other names in B.
 
     Returns
     -------
     list
         By client, then in the order of A.
+
+    Limits
+    ------
+    Holds the deliveries of some topics, a million or those of one topic.
     """
     both = Tables()
     both.names = ()
-    wanted = (queries.COPIES, queries.SENT, queries.SESSIONS, queries.CODES)
-    for side, tables in (("a", a), ("b", b)):
-        for name, query in zip(_KEPT, wanted, strict=True):
+    sides = ("a", a, renaming), ("b", b, AS_IS)
+    for side, tables, _ in sides:
+        tables.keep("clients", queries.CLIENTS)
+        for name, query in zip(_KEPT, ("FROM clients", queries.NAMES, queries.CODES), strict=True):
             both.connection.register(f"{side}_{name}", tables.sql(query))
-    found = [
-        *_unmatched(both),
-        *_changed(both),
-        *_reordered(both),
-        *_sessions(both),
-        *_codes(both),
-        *_late(both),
-    ]
+    both.keep("whole", queries.WHOLE)
+    found = [*_sessions(both), *_codes(both)]
+    counted = (tables.rows("SELECT count(*) AS n FROM deliveries") for _, tables, _ in sides)
+    parts = 1 + max(row["n"] for (row,) in counted) // _DELIVERIES_AT_ONCE
+    for part in range(parts):
+        chosen = {"part": part, "parts": parts}
+        for side, tables, renamed in sides:
+            of_part = queries.copies(renamed.expression), queries.sent(renamed.expression)
+            for name, query in zip(("copies", "sent"), of_part, strict=True):
+                both.connection.register(f"{side}_{name}", tables.sql(query, chosen))
+            for name, query in queries.ORDERED.items():
+                both.keep(f"{side}_{name}", query.format(side=side))
+        both.keep("matched", queries.MATCHED)
+        for left, right in (("a", "b"), ("b", "a")):
+            both.keep(f"{left}_rest", queries.REST.format(left=left, right=right))
+        found += (*_unmatched(both), *_changed(both), *_reordered(both), *_late(both))
     return sorted(found, key=lambda each: each.client)
 
 
 def _unmatched(both: Tables) -> Iterator[Difference]:
     """Yield deliveries that only one side has, and those with another payload."""
     only = {
-        side: both.rows(sides(queries.UNMATCHED, side, other))
+        side: both.rows(queries.UNMATCHED.format(left=side, right=other))
         for side, other in (("a", "b"), ("b", "a"))
     }
     others = defaultdict(list)
@@ -114,7 +138,7 @@ def _unmatched(both: Tables) -> Iterator[Difference]:
             matching.remove(other)
             paired.add(id(other))
             faults = _fault(row, other["other"]), _fault(other, row["other"])
-            left, right = (f"payload with MD5 {each['payload']}" for each in (row, other))
+            left, right = (f"a payload of {each['size'] or 0:,} bytes" for each in (row, other))
             yield _difference("payload", row, left, right, faults, row, other)
         else:
             yield from _one_sided(row, "a")
@@ -151,7 +175,7 @@ def _fault(row: Mapping[str, Any], undelivered: Mapping[str, Any] | None) -> str
 
 
 def _changed(both: Tables) -> Iterator[Difference]:
-    for row in both.rows(sides(queries.CHANGED, "a", "b")):
+    for row in both.rows(queries.CHANGED):
         for kind, name in (("QoS", "qos"), ("retained", "retain"), ("property", "properties")):
             left, right = row[f"left_{name}"], row[f"right_{name}"]
             if left != right:
@@ -171,13 +195,15 @@ def _shown(name: str, left: Any, right: Any) -> tuple[str, str]:
 
 
 def _reordered(both: Tables) -> Iterator[Difference]:
-    for row in both.rows(sides(queries.ORDER, "a", "b")):
-        faults = (None, _ORDERED) if row["left_is_right"] else (_ORDERED, None)
+    for row in both.rows(queries.ORDER):
+        faults: Faults = (None, _ORDERED) if row["is_left_right"] else (_ORDERED, None)
+        if row["is_free"]:  # of another priority, or at QoS 2, passed on with PUBLISH or PUBREL
+            faults = (None, None)
         yield _of_pair("order", row, "after the one before it", "before it", faults)
 
 
 def _sessions(both: Tables) -> Iterator[Difference]:
-    for row in both.rows(sides(queries.OTHER_SESSIONS, "a", "b")):
+    for row in both.rows(queries.OTHER_SESSIONS):
         for kind, name in (
             ("session present", "resumed"),
             ("refusal", "status"),
@@ -190,21 +216,19 @@ def _sessions(both: Tables) -> Iterator[Difference]:
 
 
 def _codes(both: Tables) -> Iterator[Difference]:
-    for row in both.rows(sides(queries.OTHER_CODES, "a", "b")):
+    for row in both.rows(queries.OTHER_CODES):
         place = f"{row['packet']} {row['nth']}"
         left, right = (f"{place}: {row[name]}" for name in ("left_codes", "right_codes"))
         yield _of_pair("code", row, left, right, (None, None))
 
 
 def _late(both: Tables) -> Iterator[Difference]:
-    for row in both.rows(sides(queries.LATE, "a", "b")):
+    for row in (*both.rows(queries.LATE), *both.rows(queries.LATE_WILLS)):
         left, right = (f"{row[name]:,.1f} ms" for name in ("left_ms", "right_ms"))
         yield _of_pair("latency", row, left, right, (None, None))
 
 
-def _of_pair(
-    kind: str, row: Mapping[str, Any], a: str, b: str, faults: tuple[str | None, str | None]
-) -> Difference:
+def _of_pair(kind: str, row: Mapping[str, Any], a: str, b: str, faults: Faults) -> Difference:
     left, right = (
         {"frame": row[f"{side}_frame"], "source": row[f"{side}_source"]}
         for side in ("left", "right")
@@ -217,7 +241,7 @@ def _difference(
     row: Mapping[str, Any],
     a: str,
     b: str,
-    faults: tuple[str | None, str | None],
+    faults: Faults,
     left: Mapping[str, Any],
     right: Mapping[str, Any],
 ) -> Difference:
@@ -229,11 +253,12 @@ def _difference(
     rule: str | None = None
     text: str | None = None
     if fault == _ORDERED:
-        rule, text = _ORDERED, _ORDERED_TEXT
+        rule = "Jakarta Messaging 6.2.9" if row["version"] == _JMQ else "MQTT-4.6.0-6"
+        text = _ORDERED_TEXT
     elif fault is not None and fault in VERDICTS:
         text = VERDICTS[fault].meaning
     elif fault is not None:
-        rule, text = cite(fault, row.get("version", 5)) or (fault, fault)
+        rule, text = (fault in RULES and cite(fault, row["version"])) or (fault, row["broken"])
     return Difference(
         kind, row["consumer"], row.get("topic"), a, b, breaks, rule, text,
         left.get("frame"), right.get("frame"), left.get("source"), right.get("source"),

@@ -1,11 +1,12 @@
 """The queries of a comparison: what each side shows, and what differs.
 
-Deliveries of both sides are the same if they are the n-th with this topic and payload to this
-client. Times, packet ids and ports never count.
+Times, packet ids and ports never count. Rows are known by hashes of 64 bits: `message` of
+destination and payload, `key` of these and the client, `kind` of these and how it was delivered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 LEAST_DELIVERIES: Final = 5
@@ -13,136 +14,245 @@ LEAST_DELIVERIES: Final = 5
 LATER_MS: Final = 20
 LATER_TIMES: Final = 2
 """A median is later if it is so many times the other one, and by so much."""
+WILL_LATER_MS: Final = 500
+"""The same of a single will, from the end of the connection on."""
 
-COPIES: Final = """
-SELECT d.consumer_client_id AS consumer, d.destination AS topic, d.origin, d.verdict,
-  d.subscription, d.producer_client_id AS producer, d.qos, p.retain,
-  md5(coalesce(p.payload, m.body)) AS payload,
-  coalesce(p.dup, false) AS dup, d.delivered_frame IS NOT NULL AS delivered,
-  list_sort([e.name || '=' || if(e.name = 'message_expiry_interval', '', e.value)
-    FOR e IN coalesce(p.properties, []) IF e.name <> 'topic_alias']) AS properties,
-  d.delivered_ns - d.sent_ns AS queue_ns, coalesce(d.delivered_ns, d.sent_ns) AS at_ns,
-  coalesce(d.delivered_frame, d.sent_frame) AS frame, d."offset" AS place, d.source, d.sent_ns,
-  v.rule,
-  coalesce(p.version_in_force, 5) AS version,
-  row_number() OVER (
-    PARTITION BY d.consumer_client_id, d.destination, payload, d.delivered_frame IS NULL
-    ORDER BY at_ns, d.delivered_frame, d."offset"
-  ) AS copy
+CLIENTS: Final = """
+SELECT s.*, row_number() OVER (PARTITION BY consumer ORDER BY opened_ns, frame) AS nth,
+  coalesce(s.frame > 0 AND s.status >= 0 AND up.paired AND up.begun AND down.begun
+    AND up.bytes_gap + down.bytes_gap = 0 AND NOT up.sliced, false) AS whole
+FROM (
+  SELECT source, client, server, opened_frame AS frame, opened_ns, closed_ns, status, end_code,
+    coalesce(resumed, false) AS resumed, coalesce(nullif(client_id, ''),
+      if(protocol = 'jms', 'connection ' || row_number() OVER (
+        PARTITION BY protocol, client_id ORDER BY opened_ns, opened_frame
+      ), NULL)) AS consumer
+  FROM sessions WHERE protocol IN ('mqtt', 'jms')
+) s
+LEFT JOIN streams up ON up.source = s.source AND up.stream = s.client || '>' || s.server
+LEFT JOIN streams down ON down.source = s.source AND down.stream = s.server || '>' || s.client
+"""
+"""The connections of one side, each with the name of its client: the client id, or of a JMS client
+without one the number of its connection. It is whole if no byte of it is missing."""
+NAMES: Final = """
+SELECT consumer, bool_and(whole) AS whole, count(*) AS connections,
+  count(closed_ns) = count(*) AS ended FROM clients WHERE consumer IS NOT NULL GROUP BY ALL
+"""
+
+_ADDRESS: Final = "^(temporary_destination://[a-z]+/).*/"
+"""The part of the name of a temporary destination that has the address of its client."""
+_PROPERTIES: Final = """[e.name || '=' || if(e.name = 'message_expiry_interval', '', e.value)
+  FOR e IN coalesce(p.properties, []) IF e.name <> 'topic_alias']"""
+_HEADERS: Final = f"""list_concat(
+  [e.key || '=' || e.value.value FOR e IN map_entries(coalesce(p.properties, MAP {{}}))
+    IF NOT regexp_matches(e.key, '^(JMSXDelivery|JMS_SUN_)')],
+  ['JMSPriority=' || p.priority, 'JMSDeliveryMode=' || contains(p.flags, 'P'),
+    'JMSRedelivered=' || contains(p.flags, 'R'), 'JMSExpiration=' || (p.expiration > 0),
+    'JMSType=' || coalesce(p.message_type, ''),
+    'JMSCorrelationID=' || coalesce(regexp_replace(p.correlation_id, '^ID:.*', 'ID'), ''),
+    'JMSReplyTo=' || coalesce(regexp_replace(p.reply_to, '{_ADDRESS}', '\\1'), ''),
+    p.packet_type_name])"""
+"""Message ids, which clients may use as correlation ids, are others in each recording."""
+_OF_PROTOCOL: Final = """
+SELECT {consumer} AS consumer, {topic} AS topic, d.origin, d.verdict, {producer} AS producer,
+  {share} AS share, d.qos, {retain} AS retain, {priority} AS priority,
+  hash(coalesce(p.{payload}, m.body)) AS payload,
+  octet_length(coalesce(p.{payload}, m.body)) AS size, {dup} AS dup,
+  d.delivered_frame IS NOT NULL AND d.verdict <> 'returned_unseen' AS delivered,
+  list_sort({properties}) AS properties, d.delivered_ns - d.sent_ns AS queue_ns,
+  coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule, v.text AS broken,
+  {version} AS version, coalesce(t.first_ns, d.sent_ns) AS began, d."offset",
+  hash(d.consumer_id, d.subscription, m.qos) AS lane, m.qos AS sent_qos
 FROM deliveries d
-LEFT JOIN packets_mqtt p ON p.packet_type = 3 AND d.delivered_frame IS NOT NULL
-  AND p.source = d.source AND p.stream = d.stream AND p."offset" = d."offset"
+LEFT JOIN packets_{packets} p ON p.frame = d.delivered_frame AND p.source = d.source
+  AND p.stream = d.stream AND p."offset" = d."offset"
 LEFT JOIN messages m ON m.message_key = d.message_key AND m.source = d.source
+LEFT JOIN streams t ON t.source = d.source AND t.stream = d.stream
 LEFT JOIN (
-  SELECT source, frame, any_value(rule) AS rule FROM violations WHERE protocol = 'mqtt' GROUP BY ALL
+  SELECT source, frame, min_by(rule, "offset") AS rule, min_by(text, "offset") AS text
+  FROM violations GROUP BY source, frame
 ) v ON v.source = d.source AND v.frame = d.delivered_frame
-WHERE d.protocol = 'mqtt' AND d.consumer_client_id IS NOT NULL
+{names}
+WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND d.destination NOT LIKE '$SYS/%'
+  AND hash({topic}) % $parts = $part
 """
-"""A delivery, or a message that was not delivered, of one side."""
-SENT: Final = """
-SELECT destination AS topic, md5(body) AS payload, min(frame) AS frame, any_value(source) AS source
-FROM messages WHERE protocol = 'mqtt' GROUP BY ALL
+_NAME: Final = """LEFT JOIN (
+  SELECT source, client, any_value(consumer) AS name FROM clients GROUP BY ALL
+) {0} ON {0}.source = d.source AND {0}.client = d.{1}
 """
-SESSIONS: Final = """
-SELECT client_id AS consumer, coalesce(resumed, false) AS resumed, status, end_code, source,
-  opened_frame AS frame, closed_frame,
-  row_number() OVER (PARTITION BY client_id ORDER BY opened_ns, opened_frame) AS nth
-FROM sessions WHERE protocol = 'mqtt' AND client_id IS NOT NULL AND opened_frame IS NOT NULL
+_DESTINATION: Final = f"regexp_replace(d.destination, '{_ADDRESS}', '\\1')"
+_SENT: Final = """
+SELECT hash({topic}, hash(body)) AS message, min(frame) AS frame, any_value(source) AS source
+FROM messages d
+WHERE protocol IN ('mqtt', 'jms') AND hash({topic}) % $parts = $part GROUP BY ALL
 """
+WHOLE: Final = """
+SELECT consumer FROM a_names a JOIN b_names b USING (consumer)
+WHERE a.whole AND b.whole AND (a.connections = b.connections OR NOT EXISTS (
+  SELECT whole FROM a_clients WHERE NOT whole UNION ALL SELECT whole FROM b_clients WHERE NOT whole
+))
+"""
+"""The clients of which no byte is missing on either side, nor any connection before the first."""
 CODES: Final = """
-SELECT s.client_id AS consumer, p.packet_type_name AS packet, p.return_codes AS codes, p.source,
-  p.frame, row_number() OVER (
-    PARTITION BY s.client_id, p.packet_type ORDER BY p.captured_ns, p.frame, p."offset"
-  ) AS nth
-FROM packets_mqtt p JOIN sessions s ON s.source = p.source AND s.client_id IS NOT NULL
-  AND p.stream = s.server || '>' || s.client
-  AND p.captured_ns BETWEEN s.opened_ns AND coalesce(s.closed_ns, p.captured_ns)
-WHERE p.packet_type IN (9, 11) AND p.status = 'ok'
+SELECT c.consumer, p.packet, p.codes, p.source, p.frame, row_number() OVER (
+  PARTITION BY c.consumer, p.packet ORDER BY p.captured_ns, p.frame, p."offset"
+) AS nth
+FROM (
+  SELECT packet_type_name AS packet, return_codes AS codes, source, stream, "offset", frame,
+    captured_ns FROM packets_mqtt WHERE packet_type IN (9, 11) AND status = 'ok'
+  UNION ALL
+  SELECT packet_type_name, [properties['JMQStatus'].value::INTEGER], source, stream, "offset",
+    frame, captured_ns FROM packets_jmq WHERE packet_type_name LIKE '%_REPLY' AND status = 'ok'
+) p JOIN clients c ON c.source = p.source AND p.stream = c.server || '>' || c.client
+  AND p.captured_ns BETWEEN c.opened_ns AND coalesce(c.closed_ns, p.captured_ns)
+WHERE c.consumer IS NOT NULL
 """
-"""The answers to SUBSCRIBE and UNSUBSCRIBE of one side."""
+"""The answers to requests of one side."""
 
-_PAIRED: Final = """
-FROM (FROM {left}_copies WHERE delivered) l JOIN (FROM {right}_copies WHERE delivered) r
-USING (consumer, topic, payload, copy)
+
+def copies(topic: Callable[[str], str]) -> str:
+    """Return the query of deliveries, and of messages that were not delivered, of one side.
+
+    Parameters
+    ----------
+    topic
+        Returns the expression of a new name, for that of a topic.
+    """
+    mqtt = _OF_PROTOCOL.format(
+        protocol="mqtt", packets="mqtt", payload="payload", names="",
+        consumer="d.consumer_client_id", producer="d.producer_client_id",
+        topic=topic("d.destination"), retain="p.retain", priority="0", dup="coalesce(p.dup, false)",
+        version="coalesce(p.version_in_force, 5)", properties=_PROPERTIES,
+        share="if(d.subscription LIKE '$share/%', split_part(d.subscription, '/', 2), NULL)",
+    )  # fmt: skip
+    jms = _OF_PROTOCOL.format(
+        protocol="jms", packets="jmq", payload="body", topic=_DESTINATION,
+        names=_NAME.format("c", "consumer") + _NAME.format("s", "producer"),
+        consumer="c.name", producer="s.name", retain="NULL", priority="p.priority",
+        dup="d.redelivered OR contains(map_keys(p.properties), 'JMS_SUN_DMQ_DEAD_BROKER')",
+        version="301", properties=_HEADERS,
+        share="if(m.destination_kind LIKE '%queue', d.destination, NULL)",
+    )  # fmt: skip
+    return f"""
+SELECT *, hash(topic, payload) AS message, hash(message, consumer) AS key,
+  hash(key, qos, retain, properties) AS kind, hash(consumer, topic, producer, qos, lane) AS line
+FROM ({mqtt} UNION ALL {jms})
 """
+
+
+def sent(topic: Callable[[str], str]) -> str:
+    """Return the query of the messages that were sent on one side."""
+    mqtt, jms = topic("d.destination"), _DESTINATION
+    return _SENT.format(topic=f"if(protocol = 'mqtt', {mqtt}, {jms})")
+
+
+ORDERED: Final[Mapping[str, str]] = {
+    "delivered": 'FROM {side}_copies WHERE delivered ORDER BY began, "offset"',
+    "again": "SELECT kind FROM {side}_delivered GROUP BY kind HAVING count(*) > 1",
+    "numbered": """
+SELECT rowid AS place, kind, 1 AS nth FROM {side}_delivered WHERE kind NOT IN (FROM {side}_again)
+UNION ALL
+SELECT rowid, kind, row_number() OVER (PARTITION BY kind ORDER BY rowid) FROM {side}_delivered
+WHERE kind IN (FROM {side}_again)
+""",
+}
+"""Tables of one side: its deliveries, whose row ids are their places in the order; the kinds that
+occur more than once; and the number of each delivery among those of its kind."""
+MATCHED: Final = """
+SELECT l.place AS left_place, r.place AS right_place
+FROM a_numbered l JOIN b_numbered r USING (kind, nth)
+"""
+REST: Final = """
+SELECT l.*, place, n.whole, row_number() OVER (PARTITION BY key ORDER BY place) AS copy
+FROM (FROM {left}_numbered ANTI JOIN {right}_numbered USING (kind, nth)) o
+JOIN {left}_delivered l ON l.rowid = o.place
+LEFT JOIN {left}_names n USING (consumer)
+"""
+"""The deliveries that the other side does not have just so."""
 
 UNMATCHED: Final = """
 SELECT l.*,
-  EXISTS (FROM {right}_copies r WHERE r.delivered AND r.consumer = l.consumer
-    AND r.topic = l.topic AND r.payload = l.payload) AS is_more,
-  (SELECT arg_max(r, r.delivered) FROM {right}_copies r WHERE r.consumer = l.consumer
-    AND r.topic = l.topic AND r.payload = l.payload) AS other,
-  (SELECT first(s) FROM {right}_sent s WHERE s.topic = l.topic AND s.payload = l.payload) AS sent,
-  EXISTS (FROM {right}_copies r WHERE r.delivered AND r.consumer <> l.consumer
-    AND r.topic = l.topic AND r.payload = l.payload AND r.subscription LIKE '$share/%'
-    AND r.subscription = l.subscription) AS is_shared,
-  NOT EXISTS (FROM {left}_sent s WHERE s.topic = l.topic AND s.payload = l.payload) AS is_altered
-FROM {left}_copies l ANTI JOIN (FROM {right}_copies WHERE delivered) r
-USING (consumer, topic, payload, copy)
-WHERE l.delivered AND EXISTS (FROM {right}_sessions s WHERE s.consumer = l.consumer)
-  AND (l.origin <> 'publish' OR EXISTS (FROM {right}_sent s
-    WHERE s.topic = l.topic AND s.payload = l.payload))
-ORDER BY l.at_ns, l.frame
+  EXISTS (FROM {right}_delivered r WHERE r.key = l.key) AS is_more,
+  (SELECT arg_max(r, r.delivered) FROM {right}_copies r WHERE r.key = l.key) AS other,
+  (SELECT first(s) FROM {right}_sent s WHERE s.message = l.message) AS sent,
+  EXISTS (FROM {right}_delivered r WHERE r.message = l.message AND r.consumer <> l.consumer
+    AND r.share = l.share) AS is_shared,
+  NOT EXISTS (FROM {left}_sent s WHERE s.message = l.message) AS is_altered
+FROM {left}_rest l ANTI JOIN {right}_rest r USING (key, copy)
+JOIN {right}_names n ON n.consumer = l.consumer AND n.whole
+LEFT JOIN {left}_names own ON own.consumer = l.consumer
+WHERE (NOT own.ended OR n.ended OR l.key IN (SELECT key FROM {right}_copies)) AND CASE
+  WHEN l.origin = 'will'
+    THEN EXISTS (FROM {right}_names w WHERE w.consumer = l.producer AND w.whole AND w.ended)
+  WHEN is_altered THEN NOT EXISTS (FROM {left}_clients w WHERE NOT w.whole)
+  ELSE EXISTS (FROM {right}_sent s WHERE s.message = l.message) END
+ORDER BY l.place
 """
-"""The deliveries of the left side that the right one does not have, though its client was there and
-the message was sent."""
+"""The deliveries of the left side that the right one does not have, though its client was there
+without a gap, and the message was sent."""
 
+_FRAMES: Final = """l.frame AS left_frame, r.frame AS right_frame, l.source AS left_source,
+  r.source AS right_source"""
 CHANGED: Final = f"""
 SELECT consumer, topic, l.qos AS left_qos, r.qos AS right_qos, l.retain AS left_retain,
   r.retain AS right_retain, l.version,
   l.properties AS left_properties, r.properties AS right_properties,
-  l.frame AS left_frame, r.frame AS right_frame, l.source AS left_source, r.source AS right_source,
-  l.rule AS left_rule, r.rule AS right_rule
-{_PAIRED}
-WHERE (l.qos, l.retain, l.properties) IS DISTINCT FROM (r.qos, r.retain, r.properties)
-ORDER BY l.at_ns, l.frame
+  {_FRAMES}, l.rule AS left_rule, r.rule AS right_rule, coalesce(l.broken, r.broken) AS broken
+FROM a_rest l JOIN b_rest r USING (consumer, topic, key, copy)
+WHERE l.whole OR r.whole
+ORDER BY l.place
+"""
+_PAIRS: Final = """
+FROM matched JOIN a_delivered l ON l.rowid = left_place JOIN b_delivered r ON r.rowid = right_place
+WHERE l.consumer IN (FROM whole) AND coalesce(l.producer, l.consumer) IN (FROM whole)
+  AND l.origin IS NOT DISTINCT FROM r.origin AND coalesce(l.origin, 'publish') =
 """
 ORDER: Final = f"""
-SELECT * FROM (
-  SELECT consumer, topic, l.frame AS left_frame, r.frame AS right_frame, l.source AS left_source,
-    r.source AS right_source, l.at_ns,
-    (r.at_ns, r.frame, r.place) AS moment, max((r.at_ns, r.frame, r.place)) OVER earlier AS latest,
-    arg_max(l.sent_ns, (r.at_ns, r.frame, r.place)) OVER earlier <= l.sent_ns AS left_is_right
-  {_PAIRED}
-  WHERE NOT l.dup AND NOT r.dup AND l.origin = 'publish' AND r.origin = 'publish'
+SELECT l.consumer, l.topic, l.version, is_left_right, is_free, {_FRAMES} FROM (
+  SELECT left_place, right_place, max(right_place) OVER earlier AS latest,
+    arg_max(l.sent_ns, right_place) OVER earlier <= l.sent_ns AS is_left_right,
+    arg_max(l.priority, right_place) OVER earlier <> l.priority OR l.sent_qos = 2 AS is_free
+  {_PAIRS} 'publish' AND NOT (l.dup OR r.dup)
   WINDOW earlier AS (
-    PARTITION BY consumer, topic, l.producer, l.qos ORDER BY l.at_ns, l.frame, l.place
+    PARTITION BY hash(l.line, r.lane) ORDER BY left_place
     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
   )
-) WHERE moment < latest
-ORDER BY at_ns
+) JOIN a_delivered l ON l.rowid = left_place JOIN b_delivered r ON r.rowid = right_place
+WHERE right_place < latest ORDER BY left_place
 """
 """Deliveries that come before an earlier one of the same publisher, topic and QoS on the right."""
 LATE: Final = f"""
-SELECT consumer, topic, median(l.queue_ns) / 1e6 AS left_ms, median(r.queue_ns) / 1e6 AS right_ms,
+SELECT any_value(l.consumer) AS consumer, any_value(l.topic) AS topic,
+  median(l.queue_ns) / 1e6 AS left_ms, median(r.queue_ns) / 1e6 AS right_ms,
   arg_max(l.frame, l.queue_ns) AS left_frame, arg_max(r.frame, r.queue_ns) AS right_frame,
   any_value(l.source) AS left_source, any_value(r.source) AS right_source
-{_PAIRED}
-WHERE l.origin = 'publish' AND r.origin = 'publish'
-GROUP BY ALL
+{_PAIRS} 'publish' GROUP BY hash(l.consumer, l.topic)
 HAVING count(*) >= {LEAST_DELIVERIES}
   AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
   AND greatest(left_ms, right_ms) > {LATER_MS} + least(left_ms, right_ms)
 ORDER BY consumer, topic
 """
-OTHER_SESSIONS: Final = """
+_ENDED: Final = """(SELECT max(c.closed_ns) FROM {0}_clients c WHERE c.consumer = {1}.producer
+  AND c.closed_ns <= {1}.sent_ns + {1}.queue_ns)"""
+LATE_WILLS: Final = f"""
+SELECT l.consumer, l.topic, (l.sent_ns + l.queue_ns - {_ENDED.format("a", "l")}) / 1e6 AS left_ms,
+  (r.sent_ns + r.queue_ns - {_ENDED.format("b", "r")}) / 1e6 AS right_ms, {_FRAMES}
+{_PAIRS} 'will' AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
+  AND greatest(left_ms, right_ms) > {WILL_LATER_MS} + least(left_ms, right_ms)
+ORDER BY left_place
+"""
+OTHER_SESSIONS: Final = f"""
 SELECT consumer, nth, l.resumed AS left_resumed, r.resumed AS right_resumed,
   l.status AS left_status, r.status AS right_status, l.end_code AS left_code,
-  r.end_code AS right_code, l.frame AS left_frame, r.frame AS right_frame,
-  l.source AS left_source, r.source AS right_source
-FROM {left}_sessions l JOIN {right}_sessions r USING (consumer, nth)
-WHERE (l.resumed, l.status, l.end_code) IS DISTINCT FROM (r.resumed, r.status, r.end_code)
+  r.end_code AS right_code, {_FRAMES}
+FROM a_clients l JOIN b_clients r USING (consumer, nth)
+WHERE consumer IN (FROM whole)
+  AND (l.resumed, l.status, l.end_code) IS DISTINCT FROM (r.resumed, r.status, r.end_code)
 ORDER BY consumer, nth
 """
-OTHER_CODES: Final = """
-SELECT consumer, packet, nth, l.codes AS left_codes, r.codes AS right_codes,
-  l.frame AS left_frame, r.frame AS right_frame, l.source AS left_source, r.source AS right_source
-FROM {left}_codes l JOIN {right}_codes r USING (consumer, packet, nth)
-WHERE l.codes IS DISTINCT FROM r.codes
+OTHER_CODES: Final = f"""
+SELECT consumer, packet, nth, l.codes AS left_codes, r.codes AS right_codes, {_FRAMES}
+FROM a_codes l JOIN b_codes r USING (consumer, packet, nth)
+WHERE consumer IN (FROM whole) AND l.codes IS DISTINCT FROM r.codes
 ORDER BY consumer, packet, nth
 """
-
-
-def sides(query: str, left: str, right: str) -> str:
-    """Return a query with the tables of two sides."""
-    return query.format(left=left, right=right)

@@ -61,10 +61,8 @@ def is_elsewhere(spark: SparkSession) -> bool:
 def check_executors(spark: SparkSession) -> None:
     """Check that executors can run tasks; send them wireyard if needed.
 
-    Raises
-    ------
-    SourceError
-        The Python of the executors cannot run our tasks; the text names what is missing.
+    A `SourceError` is raised if the Python of the executors cannot run our tasks; the text names
+    what is missing.
     """
     package_checksum, yield_checksum = _checksum_functions()
     try:
@@ -79,13 +77,10 @@ def check_executors(spark: SparkSession) -> None:
 def check_access(spark: SparkSession, lake: Staging) -> None:
     """Check that executors can read what the driver writes into the lake.
 
-    Raises
-    ------
-    LakeError
-        They cannot; the text says why.
+    A `LakeError` is raised if they cannot; the text says why.
     """
     try:
-        path = lake.staged("", _REACHED)
+        path = lake.staged(_REACHED)
         system, inner = filesystem(path)
         with writing(lake.url), system.open_output_stream(inner) as file:
             file.write(_PACKAGE.encode())

@@ -8,6 +8,8 @@ which every row is gone, it is known only from the table of streams.
 
 from __future__ import annotations
 
+import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -22,13 +24,21 @@ from wireyard.formats import get_format
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.facts import Facts, PacketFile, facts_of, registered
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.grouping import split_rows, text_hashes
+from wireyard.layers.gaps import each_stream, of_sources, with_gaps
 from wireyard.layers.latencies import delayed, latencies
-from wireyard.layers.newest import with_gaps
 from wireyard.layers.records import GAP
 from wireyard.layers.tables import all_tables, as_text, join_tables, with_times
-from wireyard.pipeline.exchange import MOST_BYTES, Blob, PartInput, Stage, pass_on, read_tables
-from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
+from wireyard.pipeline.exchange import (
+    MOST_BYTES,
+    Blob,
+    PartInput,
+    Stage,
+    pass_by_text,
+    pass_on,
+    read_tables,
+)
+from wireyard.pipeline.facts.tasks import STREAM_COLUMNS, TASK_PACKETS
+from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.spark.running import (
     RESULTS,
     context_of,
@@ -46,7 +56,6 @@ if TYPE_CHECKING:
 _PACKETS, _STREAMS = "packets", "streams"
 _ENDS: Final = tuple(dict.fromkeys((*STREAM_COLUMNS, "transport", "bytes_read", "bytes_gap")))
 """Columns of the table of streams that are read."""
-_ADDRESSES: Final = ("src_addr", "src_port", "dst_addr", "dst_port")
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)
 _CONNECT_PARTITIONS: Final = 8
 
@@ -55,8 +64,9 @@ def facts(packets: DataFrame, streams: DataFrame | None = None) -> dict[str, Dat
     """Return the tables of facts that follow from packets, by name.
 
     They are computed when they are used, and kept on the disks of the executors by Spark, so that
-    several tables cost no more than one. One task derives the facts of a source, or of all sources
-    of JMQ packets and GPackets, which may show the same messages.
+    several tables cost no more than one. One task derives the facts of a source, of several that
+    have few packets, or of all sources of JMQ packets and GPackets, which may show the same
+    messages.
 
     Parameters
     ----------
@@ -147,23 +157,13 @@ def _by_source(
 ) -> Iterator[Blob]:
     held, size = list[pa.RecordBatch](), 0
     for batch in batches:
-        held.append(batch)
+        held.append(batch.cast(schema))
         size += batch.nbytes
         if size >= MOST_BYTES:
-            yield from _split(held, schema, name, parts)
+            yield from pass_by_text(name, pa.Table.from_batches(held), "source", parts)
             held, size = [], 0
-    yield from _split(held, schema, name, parts)
-
-
-def _split(
-    batches: list[pa.RecordBatch], schema: pa.Schema, name: str, parts: int
-) -> Iterator[Blob]:
-    if batches:
-        rows = pa.Table.from_batches(batches).cast(schema)
-        of_source = text_hashes(rows["source"].combine_chunks()) % parts
-        for part, own in enumerate(split_rows(rows, of_source, parts)):
-            if own.num_rows:
-                yield from pass_on(name, [[own]], part)
+    if held:
+        yield from pass_by_text(name, pa.Table.from_batches(held), "source", parts)
 
 
 def _derive(given: PartInput, format: str, protocol: str) -> Iterator[Blob]:
@@ -176,53 +176,40 @@ def _derive(given: PartInput, format: str, protocol: str) -> Iterator[Blob]:
         for name, none in ((_PACKETS, _packet_schema(format).empty_table()), (_STREAMS, shown))
     )
     streams = streams.filter(streams["transport"].is_valid())
-    sources = pc.unique(packets["source"]).to_pylist()
-    for own in [sources] if of_protocol.shares_messages else [[source] for source in sources]:
-        ends = _of(streams, own)
+    counted = pc.value_counts(packets["source"])
+    counts = {row["values"]: row["counts"] for row in counted.to_pylist()}
+    most = sys.maxsize if of_protocol.shares_messages else TASK_PACKETS
+    for own in group_in_order(counts, counts.__getitem__, most):
+        ends = streams.filter(of_sources(streams, own))
         seen = pa.concat_tables(
-            _with_hidden(_of(packets, [each]), _of(ends, [each])) for each in own
+            _with_hidden(*(rows.filter(of_sources(rows, [each])) for rows in (packets, ends)))
+            for each in own
         )
         yield from _tables_of(of_protocol, format, seen, ends, own)
-
-
-def _of(rows: pa.Table, sources: list[str]) -> pa.Table:
-    return rows.filter(pc.is_in(rows["source"], pa.array(sources, pa.string())))
 
 
 def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
     """Return the packets of a source in the order of their streams, with rows for missing bytes.
 
-    Parameters
-    ----------
-    streams
-        All streams of the source; if there are none, each stream has missing bytes at its end.
+    `streams` are all streams of the source; if there are none, each stream has missing bytes at its
+    end.
     """
-    ends = packets.append_column("end", pc.add(packets["offset"], packets["length"]))
-    of_stream = ends.group_by(["source", "stream"], use_threads=False).aggregate([("end", "max")])
-    reached = dict(
-        zip(of_stream["stream"].to_pylist(), of_stream["end_max"].to_pylist(), strict=True)
-    )
+    seen, of_row = each_stream(packets)
+    ends = np.zeros(seen.num_rows, np.int64)
+    np.maximum.at(ends, of_row, pc.add(packets["offset"], packets["length"]).to_numpy())
+    reached = dict(zip(seen["stream"].to_pylist(), ends.tolist(), strict=True))
     hidden = [
         {**row, "offset": start, "length": row["bytes_read"] + row["bytes_gap"] - start}
         for row in streams.to_pylist()
         if (start := reached.get(row["stream"], 0)) < row["bytes_read"] + row["bytes_gap"]
     ]
     if not streams.num_rows:
-        last = packets.select(["stream", *_ADDRESSES]).group_by("stream", use_threads=False)
-        addresses = last.aggregate([(name, "max") for name in _ADDRESSES]).to_pylist()
-        source = packets["source"][0].as_py()
         hidden = [
-            {
-                "source": source,
-                "stream": row["stream"],
-                **{name: row[f"{name}_max"] for name in _ADDRESSES},
-                "offset": reached[row["stream"]],
-                "length": 1,
-            }
-            for row in addresses
+            {**row, "offset": reached[row["stream"]], "length": 1} for row in seen.to_pylist()
         ]
     rows = pa.Table.from_pylist([{**row, "status": GAP} for row in hidden], packets.schema)
-    return pa.concat_tables([with_gaps(packets, {packets["source"][0].as_py(): _NEVER_NS}), rows])
+    ordered, _ = with_gaps(packets, {packets["source"][0].as_py(): _NEVER_NS})
+    return pa.concat_tables([ordered, rows])
 
 
 def _tables_of(
@@ -231,30 +218,24 @@ def _tables_of(
     """Derive the facts of some sources; yield the rows of each table."""
     file = PacketFile(0, format, lambda names: [packets.select(_there(packets, names))])
     derived = of_protocol.derive([file], streams.select(STREAM_COLUMNS), sources)
-    messages, deliveries = list[pa.Table](), list[pa.Table]()
+    parts = defaultdict[str, list[pa.Table]](list)
     for name, table in derived.tables:
-        rows = FrameFiles().locate(table) if name == "messages" else table
-        (messages if name == "messages" else deliveries if name == "deliveries" else []).append(
-            rows
-        )
-        yield from _pass_table(name, rows)
-    counts = [count_messages(rows) for rows in messages if rows.num_rows]
-    if counts:
-        yield from _pass_table("destinations", destinations(counts))
-    if any(rows.num_rows for rows in deliveries):
-        delays = (
-            pa.concat_tables([as_text(delayed(rows)) for rows in messages]) if messages else None
-        )
-        yield from _pass_table("latencies", latencies(join_tables(deliveries), delays))
+        if table.num_rows:
+            parts[name].append(FrameFiles().locate(table) if name == "messages" else table)
+    tables = {name: join_tables(found) for name, found in parts.items()}
+    messages, deliveries = tables.get("messages"), tables.get("deliveries")
+    if messages is not None:
+        tables["destinations"] = destinations([count_messages(messages)])
+    if deliveries is not None:
+        delays = None if messages is None else as_text(delayed(messages))
+        tables["latencies"] = latencies(deliveries, delays)
+    for name, rows in tables.items():
+        if rows.num_rows:
+            yield from pass_on(name, [[as_text(with_times(name, rows))]])
 
 
 def _there(table: pa.Table, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in table.column_names]
-
-
-def _pass_table(name: str, rows: pa.Table) -> Iterator[Blob]:
-    if rows.num_rows:
-        yield from pass_on(name, [[as_text(with_times(name, rows))]])
 
 
 def _rows_of(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -53,10 +53,7 @@ class Java(NamedTuple):
 def find_java() -> Java:
     """Return the Java that Spark would start: that of ``JAVA_HOME``, else the first on the path.
 
-    Raises
-    ------
-    SourceError
-        There is none, or it is too old; the text says what to do.
+    A `SourceError` is raised if there is none, or it is too old; the text says what to do.
     """
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")

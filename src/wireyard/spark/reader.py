@@ -40,18 +40,9 @@ _CORRUPT_COLUMN = "_corrupt_record"
 class Reader(datasource.DataSourceReader):
     """Batch reader of a table's columns. Spark pickles it for tasks, so it holds little.
 
-    Parameters
-    ----------
-    options
-        The options given to the data source.
-    schema
-        The columns of the table: some of the format's, in any order, and optionally one for the
-        bytes of bad rows.
-
-    Raises
-    ------
-    UsageError
-        A column that the format does not have, or has with another type.
+    `options` are those given to the data source. `schema` has the columns of the table: some of the
+    format's, in any order, and optionally one for the bytes of bad rows. A `UsageError` is raised
+    for a column that the format does not have, or has with another type.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -94,10 +94,7 @@ def context_of(session: SparkSession) -> SparkContext | None:
 class SparkEngine:
     """Starts Spark for the first lake, and is the cluster of all lakes: a `StartCluster`.
 
-    Parameters
-    ----------
-    get_session
-        Starts the session; called once.
+    `get_session` starts the session; it is called once.
     """
 
     def __init__(self, get_session: Callable[[], SparkSession]) -> None:
@@ -111,12 +108,8 @@ class SparkEngine:
     def __call__(self, lake: Staging) -> SparkCluster:
         """Return the cluster for a lake.
 
-        Raises
-        ------
-        LakeError
-            Executors cannot access the lake.
-        SourceError
-            Spark cannot be started, or executors cannot run our tasks.
+        A `LakeError` is raised if executors cannot access the lake; a `SourceError` if Spark cannot
+        be started, or executors cannot run our tasks.
         """
         with self._lock:
             if self._session is None:
@@ -153,10 +146,7 @@ class SparkEngine:
     def collect(self, rows: DataFrame, name: str) -> pa.Table:
         """Return the rows of a job, and count its stages and tasks.
 
-        Parameters
-        ----------
-        name
-            The description of the job in Spark's UI.
+        `name` is the description of the job in Spark's UI.
         """
         began_s = time.monotonic()
         if (context := context_of(rows.sparkSession)) is not None:
@@ -289,12 +279,8 @@ def _run_numbered(
 ) -> _Outputs:
     """Run the tasks whose numbers are in a column `id`.
 
-    Parameters
-    ----------
-    tasks
-        The inputs of all tasks, in JSON: a task reads its own, and no other.
-    kind
-        The type of an input.
+    `tasks` are the inputs of all tasks, in JSON: a task reads its own, and no other. `kind` is the
+    type of an input.
     """
     _prepare()
     for batch in batches:

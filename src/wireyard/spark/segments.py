@@ -37,10 +37,7 @@ class SegmentPart:
 class SegmentReader(datasource.DataSourceReader):
     """Batch reader of the table's columns. Spark pickles it for tasks, so it holds little.
 
-    Raises
-    ------
-    UsageError
-        A column does not exist or has another type, or there is no capture.
+    A `UsageError` is raised if a column does not exist or has another type, or there is no capture.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:

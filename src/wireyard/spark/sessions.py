@@ -55,6 +55,10 @@ LOCAL_SETTINGS: Mapping[str, str] = {
 SHORT_LIVED: Mapping[str, str] = {
     # Its second compiler takes half of the processor time of a Java that lives for some seconds.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Nor do its queries, which are few and short, gain from being compiled or planned again.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
     # Its shuffles stay on the disk of this machine.
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",

@@ -65,15 +65,8 @@ class _Span:
 class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Streaming reader of the files that arrive at some paths, and of bare streams that grow.
 
-    Parameters
-    ----------
-    options, schema
-        Those of `Reader`.
-
-    Raises
-    ------
-    UsageError
-        An option is not for streams, or the format does not have a column.
+    The parameters are those of `Reader`. A `UsageError` is raised if an option is not for streams,
+    or the format does not have a column.
     """
 
     def __init__(self, options: Options, schema: StructType) -> None:

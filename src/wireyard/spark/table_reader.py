@@ -30,10 +30,7 @@ from wireyard.spark.workers import settle
 def table_schema(name: str, columns: tuple[str, ...] | None = None) -> pa.Schema:
     """Return the schema of a table of streams or facts, with plain texts.
 
-    Raises
-    ------
-    UsageError
-        It has no such column.
+    A `UsageError` is raised if it has no such column.
     """
     schema = STREAMS
     if name != "streams":

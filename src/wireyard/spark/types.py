@@ -28,12 +28,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def check_schema(declared: StructType, offered: pa.Schema) -> None:
     """Check the types of declared columns against those of the available columns.
 
-    A column may be declared ``NOT NULL``; values inside a nested one may always be null.
-
-    Raises
-    ------
-    UsageError
-        A column has another type.
+    A column may be declared ``NOT NULL``; values inside a nested one may always be null. A
+    `UsageError` is raised if a column has another type.
     """
     for field, ours in zip(declared.fields, spark_schema(offered).fields, strict=True):
         if field.dataType != ours.dataType:
@@ -49,14 +45,9 @@ BAD_ROW_COLUMNS = ("offset", "length", "status")
 class Shape:
     """The columns of a table in Spark.
 
-    Parameters
-    ----------
-    schema
-        The schema that Spark expects of batches.
-    corrupt
-        Its column for the bytes of bad rows; None if it has none.
-    opener
-        The decoder of payloads; None if no column of payloads is read.
+    `schema` is the schema that Spark expects of batches; `corrupt` its column for the bytes of bad
+    rows, None if it has none. `opener` is the decoder of payloads; None if no column of payloads is
+    read.
     """
 
     def __init__(
@@ -72,15 +63,9 @@ class Shape:
     ) -> pa.RecordBatch:
         """Return a batch of ours as one of the table.
 
-        Parameters
-        ----------
-        bad_bytes
-            Return the reader of a bad row's bytes by row number; needed for a column of them.
-
-        Raises
-        ------
-        UsageError
-            A null in a column that was declared ``NOT NULL``: Spark would fail without a message.
+        `bad_bytes` returns the reader of a bad row's bytes by row number; it is needed for a column
+        of them. A `UsageError` is raised for a null in a column that was declared ``NOT NULL``:
+        Spark would fail without a message.
         """
         if self._opener is not None:
             batch = self._opener.extend(batch)

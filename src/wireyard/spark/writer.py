@@ -35,14 +35,8 @@ class Writer(DataSourceArrowWriter):
     successful attempts out of it, then deletes the files that they replace, then the hidden folder
     with all other attempts. So every visible file is complete, and a failed job leaves none.
 
-    Parameters
-    ----------
-    protocol
-        Name of the format.
-    path
-        The folder; it is created if needed.
-    overwrite
-        Whether the files in the folder are replaced; nested folders stay.
+    `protocol` is the name of the format. The folder at `path` is created if needed. With
+    `overwrite`, the files in it are replaced; nested folders stay.
     """
 
     def __init__(self, protocol: str, path: str, overwrite: bool) -> None:

@@ -68,11 +68,7 @@ def arrivals_of_pipe(descriptor: int, name: str, stop: Stop) -> Iterator[Arrival
     """Yield the bytes that arrive in a pipe, to its end or until `stop`.
 
     An `Arrival` without bytes comes as soon as the pipe is empty, and at every poll after that.
-
-    Raises
-    ------
-    SourceError
-        The pipe cannot be read.
+    `SourceError` is raised if the pipe cannot be read.
     """
     with reading(name):
         _enlarge(descriptor)
@@ -126,18 +122,9 @@ def arrivals_of_file(path: str, stop: Stop) -> Iterator[Arrival]:
     """Yield the bytes of a file and of its successors as they are written, until `stop`.
 
     A file has a successor if its name gets another inode, or if it becomes shorter than the bytes
-    that were read. The rest of the old file is yielded first.
-
-    Parameters
-    ----------
-    path
-        A file, or a pattern such as ``traffic-*.pcap``: then the successors are the files that
-        match and were not read yet, by time of their last change.
-
-    Raises
-    ------
-    SourceError
-        There is no such file, or it cannot be read.
+    that were read. The rest of the old file is yielded first. If `path` is a pattern such as
+    ``traffic-*.pcap``, the successors are the files that match and were not read yet, by time of
+    their last change. `SourceError` is raised if there is no such file, or if it cannot be read.
     """
     follower = _Follower(path)
     try:

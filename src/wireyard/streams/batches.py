@@ -51,18 +51,10 @@ _OF_ALL = tuple(column.name for column in COMMON if column.name not in _OF_STREA
 class BlockReader:
     """Reads blocks into batches of one plan; one thread uses it at a time.
 
-    Parameters
-    ----------
-    plan
-        Columns, conditions and mode of the read.
-    fast
-        The module of the format's compiled decoder, None to decode every packet by the scalar
-        reader.
-    apart
-        Whether the caller uses `scalar_rows`: then the batches have only the common columns of
-        those rows.
-    scalar
-        Whether the scalar reader decodes every row that meets the conditions.
+    `fast` is the module of the format's compiled decoder; None to decode every packet by the scalar
+    reader. With `scalar`, the scalar reader decodes every row that meets the conditions. With
+    `apart`, the caller uses `scalar_rows`, and the batches have only the common columns of those
+    rows.
     """
 
     def __init__(self, plan: Plan, fast: Any, *, apart: bool = False, scalar: bool = False) -> None:
@@ -121,10 +113,7 @@ class BlockReader:
     def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
         """Return the rows of blocks that the plan wants, in order, in one batch or a few.
 
-        Parameters
-        ----------
-        parts
-            Blocks of the same `data`, each with its stream.
+        All blocks have the same `data`.
         """
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
@@ -255,22 +244,28 @@ class BlockReader:
 
     def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> pa.RecordBatch:
         """Decode rows by the scalar reader; add malformed ones to `bad`."""
-        self.scalar_rows = {row: self._scalar_row(block, row, bad) for row in rows.tolist()}
+        seen: dict[int, Row] = {}
+        self.scalar_rows = {row: self._scalar_row(block, row, bad, seen) for row in rows.tolist()}
         values = list(self.scalar_rows.values())
         if self._how[0]:
             values = [{name: value[name] for name in _OF_ALL} for value in values]
         return rows_to_batch(self._own, values)
 
-    def _scalar_row(self, block: Block, row: int, bad: _Bad) -> Row:
+    def _scalar_row(self, block: Block, row: int, bad: _Bad, seen: dict[int, Row]) -> Row:
         """Decode one row; bytes that begin no packet have a position, a status and an error only.
 
-        Of an unfinished packet, the row has the fields that are whole.
+        Of an unfinished packet, the row has the fields that are whole. `seen` has the values of
+        unfinished packets by the identity of their frames: many streams of the same bytes have one.
         """
         offset, length = int(block.offsets[row]), int(block.lengths[row])
         value: Row = {**self._same, "offset": offset, "length": length}
         frame, error = block.odd.get(row), None
-        if frame is None or frame.status == TAIL:
+        read = seen.get(id(frame))
+        if read is None and (frame is None or frame.status == TAIL):
             read, error = self.plan.format.read_row(block.view(row), int(block.contexts[row]))
+            if frame is not None:
+                seen[id(frame)] = read
+        if read is not None:
             value |= read
             for name in self._relative:
                 if value.get(name) is not None:

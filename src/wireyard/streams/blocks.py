@@ -149,12 +149,8 @@ class StreamBundle(ABC):
     ) -> Iterator[tuple[DirectedStream, Block]]:
         """Yield the blocks of the streams in order, each with its stream or with the bundle.
 
-        Parameters
-        ----------
-        fast
-            The compiled decoder of the format; None to read every stream on its own.
-        read
-            Yields the blocks of a stream that is read on its own.
+        `fast` is the compiled decoder of the format; None to read every stream on its own. `read`
+        yields the blocks of such a stream.
         """
 
     @abstractmethod
@@ -176,15 +172,9 @@ def cut_blocks(
 ) -> Iterator[Block]:
     """Yield one block per window, and advance each window past the rows of its block.
 
-    Parameters
-    ----------
-    windows, framer
-        The stream from the framer's position on.
-    scanner
-        Finds runs of whole packets; without one the framer finds each frame.
-    limit
-        No row begins at or after this offset; rows that begin before it are whole. None for the
-        whole stream.
+    The windows are the stream from the framer's position on. `scanner` finds runs of whole packets;
+    without one the framer finds each frame. No row begins at or after the offset `limit`, if there
+    is one; rows that begin before it are whole.
     """
     for window in windows:
         block = cut_window(window, framer, scanner, limit)

@@ -73,6 +73,8 @@ _TOPIC = "topic"
 _PER_SECOND: Mapping[str, int] = MappingProxyType({"ns": 10**9, "ms since epoch": 10**3})
 """Units of columns that are times since 1970."""
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?)?Z?")
+_A_TIME = "2026-11-21T20:22:47.5Z"
+_CAPTURED_NS = next(column for column in CAPTURED if column.name == "captured_ns")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(1 << 63), 1 << 63)
 _MOST_DEPTH = 64
@@ -133,10 +135,7 @@ class BoundFilter:
 def parse(where: Where) -> Tree | None:
     """Return conditions as a tree, None if there are none.
 
-    Raises
-    ------
-    UsageError
-        A syntax error, with its position.
+    A syntax error is a `UsageError` with its position.
     """
     if isinstance(where, str):
         where = [where]
@@ -153,17 +152,9 @@ def bind(
 ) -> BoundFilter:
     """Return a condition as a filter of a format's rows.
 
-    Parameters
-    ----------
-    captured
-        Whether rows have the columns of captures.
-    lenient
-        Whether a column of another format is allowed; comparisons with it are unknown (null).
-
-    Raises
-    ------
-    UsageError
-        An unknown column or operator, a nested column, or a value that does not fit the column.
+    `captured` adds the columns of captures. With `lenient`, comparisons with a column of another
+    format are unknown (null). `UsageError` is raised for an unknown column or operator, a nested
+    column, or a value that does not fit the column.
     """
     if tree is None:
         return BoundFilter((), None, ())
@@ -231,10 +222,10 @@ def _pattern(comparison: Comparison, column: str, value: Any) -> str | None:
             raise UsageError(f"{_position(comparison)}{error}") from None
         return str(value)
     is_filter = not {"+", "#"}.isdisjoint(value.split("/")) if column == _TOPIC else False
-    return _filter_pattern(value) if is_filter and comparison.sign in ("==", "!=") else None
+    return filter_pattern(value) if is_filter and comparison.sign in ("==", "!=") else None
 
 
-def _filter_pattern(filter: str) -> str:
+def filter_pattern(filter: str) -> str:
     """Return a regular expression for the topics that a filter matches (MQTT 5.0, 4.7)."""
     if filter == "#":
         return "^(?:[^$]|$)"
@@ -261,6 +252,17 @@ def comparisons(tree: Tree) -> Iterator[Comparison]:
     else:
         for part in tree.parts:
             yield from comparisons(part)
+
+
+def time_ns(text: str) -> int:
+    """Return a time, as it is written in conditions, in nanoseconds since 1970.
+
+    `UsageError` is raised if it is neither ISO 8601 nor a number.
+    """
+    try:
+        return int(_read(_CAPTURED_NS, text))
+    except ValueError:
+        raise UsageError(f"{text}: is no time, such as {_A_TIME}") from None
 
 
 def every_column() -> set[str]:
@@ -296,7 +298,7 @@ def _value(comparison: Comparison, column: Column) -> Any:
             value = [_read(column, text) for text in value]
         except (ValueError, KeyError):
             is_time = column.unit in _PER_SECOND
-            wanted_text = "a time, such as 2026-11-21T20:22:47.5Z" if is_time else kind
+            wanted_text = f"a time, such as {_A_TIME}" if is_time else kind
             raise UsageError(f"{_position(comparison)}{name} is {wanted_text}") from None
         value = value if sign == "in" else value[0]
     if sign == "in" and (isinstance(value, str) or not isinstance(value, Collection)):
@@ -429,7 +431,10 @@ class _Parser:
             if not depth and _JOINS.match(self._text, self._at):
                 break
             self._at += 1
-        return self._text[start : self._at].strip()
+        value = self._text[start : self._at].strip()
+        if not value:
+            raise self._fault("a value is expected; '' is the empty text")
+        return value
 
     def _take_word(self, word: str) -> bool:
         self._skip_space()

@@ -80,15 +80,9 @@ def _lost(format: Format, problem: str) -> DecodeError:
 class Framer:
     """The framing state of one stream: its position, and whether a frame begins there.
 
-    Parameters
-    ----------
-    format
-        The stream's format.
-    max_packet_bytes
-        Largest valid packet; None for the format's default.
-    position, context
-        Offset of the next byte in the stream, and the context of the frame there; None for that of
-        a stream's first frame.
+    `position` is the offset of the next byte in the stream, and `context` that of the frame there;
+    None for that of a stream's first frame. Packets have up to `max_packet_bytes`; None for the
+    format's default.
     """
 
     def __init__(
@@ -132,10 +126,7 @@ class Framer:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another framer.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            The state is invalid.
+        An invalid state raises `KeyError`, `TypeError` or `ValueError`.
         """
         self.position, self.context = index(state["position"]), index(state["context"])
         self._garbage_from, self._cut_until, self._presumed = (
@@ -163,13 +154,9 @@ class Framer:
     def next_frame(self, view: View, at_end: bool) -> Frame | None:
         """Return the next frame, None if more bytes are needed.
 
-        Parameters
-        ----------
-        view
-            Bytes of the stream from `position` on. After None, the next view has to begin at
-            `position`, which may have advanced, and has to have more bytes.
-        at_end
-            Whether the stream ends where `view` ends.
+        `view` has bytes of the stream from `position` on; with `at_end` the stream ends where it
+        ends. After None, the next view has to begin at `position`, which may have advanced, and has
+        to have more bytes.
         """
         if not view and self.is_aligned:
             return None
@@ -206,13 +193,8 @@ class Framer:
     def skip_gap(self, stop: int, *, sized: bool = True) -> Frame:
         """Return the gap up to `stop` as a frame, and continue after it.
 
-        All frames before the gap have to be taken.
-
-        Parameters
-        ----------
-        sized
-            Whether the gap has as many bytes as were lost, so that the packet that it interrupted
-            ends where its size says.
+        All frames before the gap have to be taken. With `sized`, the gap has as many bytes as were
+        lost, so that the packet that it interrupted ends where its size says.
         """
         frame = gap_frame(self.format, self.position, stop, self.context)
         self.position = stop

@@ -29,10 +29,7 @@ def read_turns(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of streams as they grow.
 
-    Parameters
-    ----------
-    plan_of
-        Returns the plan for streams of a format; None to skip them.
+    Streams of a format for which `plan_of` returns None are skipped.
     """
     reader: BlockReader | None = None
     size = 0

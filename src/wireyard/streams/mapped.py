@@ -87,12 +87,8 @@ def map_bytes(path: str, start: int = 0, stop: int | None = None) -> Bytes | Non
 def map_places(path: str, parts: Iterable[tuple[Ints, Ints]]) -> Bytes | None:
     """Return a file as memory as `map_bytes` does, of which only some ranges may be used.
 
-    None, too, if the file ends before one of them does.
-
-    Parameters
-    ----------
-    parts
-        Starts and stops of the ranges, one part of the file after the other.
+    `parts` are the starts and stops of the ranges, one part of the file after the other. The result
+    is None, too, if the file ends before one of them does.
     """
     end = 0
 
@@ -109,12 +105,8 @@ def map_places(path: str, parts: Iterable[tuple[Ints, Ints]]) -> Bytes | None:
 def spooled(pieces: Iterable[memoryview]) -> Bytes:
     """Return bytes that arrive in pieces as memory, or if they are many as a mapped file.
 
-    The file has no name; the system may write its pages out and read them again.
-
-    Raises
-    ------
-    SourceError
-        The folder of temporary files has no space for it.
+    The file has no name; the system may write its pages out and read them again. `SourceError` is
+    raised if the folder of temporary files has no space for it.
     """
     size = 0
     with SpooledTemporaryFile(_LARGE_BYTES) as file:

@@ -67,12 +67,8 @@ def make_plan(
 ) -> Plan:
     """Validate a request and return it as a plan; `captured` adds the columns of captures.
 
-    If `lenient`, conditions may use columns of other formats.
-
-    Raises
-    ------
-    UsageError
-        An unknown column, operator or mode, or a filter on a nested column.
+    If `lenient`, conditions may use columns of other formats. `UsageError` is raised for an unknown
+    column, operator or mode, or a filter on a nested column.
     """
     if columns is not None and not columns:
         raise UsageError("no column was asked for")

@@ -18,11 +18,13 @@
 7. The state of a growing input has the bytes of unfinished packets. It is readable by its owner
    only, and is deleted once it has been replaced.
 8. In captures that a broker or a proxy records, the bytes that are not shown are replaced by as
-   many asterisks.
+   many asterisks. Nothing is shown behind a login whose length may be wrong, and four bytes of
+   what a broker does not read any more.
 9. A capture that `slice` writes, packets that `convert` and `encode` write, and everything that
    ``--secrets`` requests have all bytes.
 
-`Redactor` applies the rule to rows, `annotate`, `shown_beginning` and `masked` to bytes. The
+`Redactor` applies the rule to rows, `annotate` and `shown_beginning` to bytes, `masked` of
+``wireyard.formats.marks`` to records. The
 formats decide what is secret in a packet, in `Secrets.redact` and `Format.annotate`.
 """
 
@@ -46,14 +48,8 @@ def annotate(
 ) -> Sequence[Annotation]:
     """Return annotations of the bytes of a row; those that may be secret are hidden.
 
-    Bytes that belong to no packet have none if they may be shown.
-
-    Parameters
-    ----------
-    data
-        The bytes of the row, or the first of them.
-    size
-        Size of the row; None if `data` is all of it.
+    Bytes that belong to no packet have none if they may be shown. If `data` has only the first
+    bytes of the row, `size` is the size of the row.
     """
     if status != GARBAGE and (size is None or len(data) == size):
         return format.annotate(data, context)
@@ -65,22 +61,10 @@ def annotate(
 def shown_beginning(format: Format, data: bytes, status: str, context: int) -> bytes:
     """Return bytes of a row up to the first that may be secret.
 
-    Parameters
-    ----------
-    data
-        The bytes of the row, or the first of them; then only those of its header are shown.
+    If `data` has only the first bytes of the row, only those of its header are shown.
     """
     marks = annotate(format, data, status, context) if format.secrets.types else ()
     return data[: min((mark.start for mark in marks if mark.hidden), default=len(data))]
-
-
-def masked(format: Format, data: bytes, context: int) -> bytes:
-    """Return one packet, or its beginning, with asterisks for the bytes that may be secret."""
-    shown = bytearray(data)
-    for mark in format.annotate(data, context):
-        if mark.hidden:
-            shown[mark.start : mark.stop] = b"*" * (mark.stop - mark.start)
-    return bytes(shown)
 
 
 class Redactor:
@@ -97,10 +81,15 @@ class Redactor:
         """Return the batch without secrets."""
         if "packet_type" not in batch.schema.names or not self._format.secrets.types:
             return batch
-        changes: dict[str, dict[int, Any]] = {}
-        for at in np.flatnonzero(self._suspects(batch)).tolist():
-            row = _BatchRow(batch, at, self._format.secrets.columns)
-            redacted = self._format.secrets.redact(cast(Row, row))
+        secrets, changes = self._format.secrets, dict[str, dict[int, Any]]()
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        can_change = [name for name in secrets.columns if name in columns]
+        held = np.zeros(batch.num_rows, np.bool_)
+        for name in can_change:
+            held |= ~as_numbers(columns[name].is_null())
+        for at in np.flatnonzero(held & self._suspects(batch)).tolist():
+            row = _BatchRow(columns, at, can_change)
+            redacted = secrets.redact(cast(Row, row))
             if redacted is not cast(Row, row):
                 for name, new in redacted.items():
                     if new is not row[name]:
@@ -164,28 +153,23 @@ def _rows_with(array: pa.Array, pattern: re.Pattern[bytes]) -> Ints:
 class _BatchRow(Mapping[str, Any]):
     """One row of a batch, whose values are converted on first use.
 
-    Parameters
-    ----------
-    secret
-        The columns that are copied to a redacted row, because only they can change.
+    The columns `can_change` are copied to a redacted row.
     """
 
-    def __init__(self, batch: pa.RecordBatch, at: int, secret: Sequence[str]) -> None:
-        self._batch, self._at, self._secret = batch, at, secret
+    def __init__(self, columns: Mapping[str, pa.Array], at: int, can_change: Sequence[str]) -> None:
+        self._columns, self._at, self._can_change = columns, at, can_change
         self._read: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._read:
-            if name not in self._batch.schema.names:
-                raise KeyError(name)
-            self._read[name] = self._batch[name][self._at].as_py()
+            self._read[name] = self._columns[name][self._at].as_py()
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name in self._secret if name in self._batch.schema.names)
+        return iter(self._can_change)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._can_change)
 
 
 def _has_value(array: pa.Array) -> Bools:

@@ -56,15 +56,10 @@ memory of their packets."""
 def thread_count(format: Format, *, captured: bool) -> int:
     """Return the default number of threads to decode streams of a format.
 
-    One for a bare stream whose decoder finds frames itself. Several threads would have to find the
-    frames first, one thread at a time, which takes 1.2 to 1.7 times the processor time and saves no
-    elapsed time; 1.06 times for the tables of `wireyard.answers`, where writing takes most of it.
-    Else one for each core, up to `_MOST_THREADS`.
-
-    Parameters
-    ----------
-    captured
-        Whether the streams are of a capture.
+    One for a bare stream (not `captured`) whose decoder finds frames itself. Several threads would
+    have to find the frames first, one thread at a time, which takes 1.2 to 1.7 times the processor
+    time and saves no elapsed time; 1.06 times for the tables of `wireyard.answers`, where writing
+    takes most of it. Else one for each core, up to `_MOST_THREADS`.
     """
     if format.columnar.finds_frames and not captured:
         return 1
@@ -138,15 +133,8 @@ class OpenedStream:
 def open_windows(source: Source, start: int = 0, *, accepts_damage: bool = False) -> OpenedStream:
     """Open a source as windows from offset `start` on, and read the first.
 
-    Parameters
-    ----------
-    accepts_damage
-        Whether the windows end where the source cannot be read further, with `damage` set.
-
-    Raises
-    ------
-    SourceError
-        The source cannot be read.
+    `SourceError` is raised if the source cannot be read. With `accepts_damage`, the windows end
+    where it cannot be read further, with `damage` set.
     """
     if isinstance(source, bytes | bytearray | memoryview) and not compression(bytes(source[:4])):
         data = np.frombuffer(source, np.uint8)
@@ -246,10 +234,7 @@ def parts_of(
 ) -> Iterator[Part]:
     """Yield the blocks of a stream, or of the streams of a bundle.
 
-    Parameters
-    ----------
-    fast, scanner
-        The compiled decoder of the format, and its scanner of frames; None to do without.
+    `fast` is the compiled decoder of the format, and `scanner` finds frames; None to do without.
     """
 
     def read(stream: DirectedStream) -> Iterator[Block]:

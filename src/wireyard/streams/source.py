@@ -59,12 +59,8 @@ _UNSUPPORTED: Final[Mapping[bytes, tuple[str, str]]] = MappingProxyType(
 class Damaged(OSError):
     """A source ends before its end; all bytes that it gives were read before.
 
-    Parameters
-    ----------
-    problem
-        The reason, without the name of the source.
-    unread_bytes
-        Number of its bytes behind the end, as far as it is known.
+    `problem` is the reason, without the name of the source. `unread_bytes` is the number of its
+    bytes behind the end, as far as it is known.
     """
 
     def __init__(self, problem: str, unread_bytes: int = 0) -> None:
@@ -75,23 +71,10 @@ class Damaged(OSError):
 def open_source(source: Source, start: int = 0) -> tuple[str, Reading, int | None]:
     """Open a source for reading; the caller closes the returned file.
 
-    Parameters
-    ----------
-    source
-        ``-`` is standard input.
-    start
-        Offset in bytes to begin at; needs a source that can seek and is not compressed.
-
-    Returns
-    -------
-    name, file, size
-        Name of the source in rows, without secrets of a URL; its bytes; their number, None if
-        unknown.
-
-    Raises
-    ------
-    SourceError
-        The source cannot be read; the message is one line.
+    ``-`` is standard input. `start` is an offset in bytes, which needs a source that can seek and
+    is not compressed. Return the name of the source in rows, without secrets of a URL; its bytes;
+    and their number, None if unknown. A source that cannot be read raises `SourceError` with a
+    message of one line.
     """
     name, file, size, ours = _open(source)
     opened = Reading(file, ours)
@@ -133,10 +116,7 @@ def unsupported_compression(head: bytes) -> str | None:
 def file_sha256(path: str) -> str | None:
     """Return the SHA-256 of a local file as ``sha256sum`` prints it, None for anything else.
 
-    Raises
-    ------
-    SourceError
-        The file cannot be read.
+    `SourceError` is raised if the file cannot be read.
     """
     if not os.path.isfile(path):
         return None
@@ -147,19 +127,9 @@ def file_sha256(path: str) -> str | None:
 class Reading:
     """A binary file whose first bytes can be peeked at.
 
-    Parameters
-    ----------
-    file
-        An object with `readinto`, or at least `read`.
-    ours
-        Whether `close` closes `file`: one of the caller stays open.
-
-    Attributes
-    ----------
-    position
-        Offset of the next byte.
-    damage
-        The reason why it ended early, if its reader accepts that.
+    `file` has `readinto`, or at least `read`; `close` closes it only if it is `ours`. `position` is
+    the offset of the next byte. `damage` is the reason why it ended early, if its reader accepts
+    that.
     """
 
     def __init__(self, file: Any, ours: bool) -> None:
@@ -178,11 +148,13 @@ class Reading:
 
     def peek(self, count: int) -> bytes:
         """Return up to `count` of the first bytes without consuming them; those before damage."""
-        with suppress(Damaged):
+        try:
             while len(self._head) < count and (more := self._file.read(count - len(self._head))):
                 if not isinstance(more, bytes):
                     raise OSError("is open as text, not as bytes")
                 self._head += more
+        except Damaged as damage:
+            self.damage = damage
         return self._head[:count]
 
     def seek(self, offset: int) -> None:
@@ -227,10 +199,8 @@ class Reading:
 def filesystem(path: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a path or URL, and the path inside it.
 
-    Raises
-    ------
-    SourceError
-        A URL of a scheme that neither Arrow nor an installed fsspec package supports.
+    `SourceError` is raised for a scheme that neither Arrow nor an installed fsspec package
+    supports.
     """
     from pyarrow import fs  # slow to import: it has the clients of object stores
 
@@ -263,13 +233,8 @@ def create_file(path: str, content: bytes) -> None:
 
     On a disk a temporary file is linked to the name. On an object store it is a conditional put,
     which fsspec supports for S3 (s3fs), Google Cloud (gcsfs), Azure (adlfs) and its own memory.
-
-    Raises
-    ------
-    FileExistsError
-        The file exists.
-    OSError
-        It cannot be written, or the store has no conditional put.
+    `FileExistsError` is raised if the file exists, another `OSError` if it cannot be written or the
+    store has no conditional put.
     """
     if "://" in path:
         _put_if_absent(path, content)

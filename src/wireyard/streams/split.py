@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -124,18 +125,10 @@ def stitch(
 ) -> list[W]:
     """Join walks into segments that cover the stream.
 
-    Parameters
-    ----------
-    bounds
-        Starts of the pieces, and the stream's size: one more than there are walks.
-    walked
-        The walk of each piece from its guess, None for a piece without one.
-    walk_again
-        ``(start, stop, context)`` -> the walk of a piece whose guess was wrong.
-    context
-        Context of the stream's first frame.
-    contextual
-        Whether boundaries depend on the context; those of streams do not.
+    `bounds` has the starts of the pieces, and the stream's size. `walked` has the walk of each
+    piece from its guess, None for a piece without one; `walk_again` is called with start, stop and
+    context of a piece whose guess was wrong. `context` is that of the stream's first frame. With
+    `contextual`, boundaries depend on the context; those of streams do not.
     """
     segments = []
     position = 0
@@ -160,12 +153,8 @@ def plan_segments(
     """Split a stream into segments of about `split_bytes`, which can be read independently.
 
     The walk of a local file writes an index beside it, a hidden file that later calls use while
-    size, time and the checksum of both ends match.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read.
+    size, time and the checksum of both ends match. `SourceError` is raised if the file cannot be
+    read.
     """
     limit = max_packet_bytes or format.framing.max_packet_bytes
     _, file, size = open_source(path)
@@ -266,15 +255,23 @@ def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object
 
 
 def _load_index(path: str, stamp: dict[str, object] | None) -> list[Segment] | None:
-    """Return the segments of the index beside a file, None unless the index matches the file."""
-    if stamp is None:
+    """Return the segments of the index beside a file, None unless the index matches the file.
+
+    Others may have written it, so its segments have to make up the file.
+    """
+    if stamp is None or not _index_path(path).is_file():
         return None
     try:
         index = json.loads(_index_path(path).read_text())
         segments = [Segment(**entry) for entry in index["segments"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return segments if index == _index(stamp, segments) else None
+    values = [value for each in segments for value in asdict(each).values()]
+    are_numbers = all(type(value) is int and value >= 0 for value in values)
+    bounds = [(0, 0), *((each.start, each.stop) for each in segments), (stamp["size"], 0)]
+    are_whole = all(stop == start for (_, stop), (start, _) in pairwise(bounds))
+    is_of_file = are_numbers and are_whole and index == _index(stamp, segments)
+    return segments if is_of_file else None
 
 
 def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Segment]) -> None:
@@ -284,7 +281,8 @@ def _save_index(path: str, stamp: dict[str, object] | None, pieces: Sequence[Seg
     target = _index_path(path)
     part = target.with_name(f"{target.name}.{os.getpid()}")
     try:
-        part.write_text(json.dumps(_index(stamp, pieces)))
+        with part.open("x") as file:  # never through a link of others
+            file.write(json.dumps(_index(stamp, pieces)))
         part.replace(target)
     except OSError:
         with suppress(OSError):

@@ -63,12 +63,7 @@ def in_turns(
 class _Turns(Generic[Item, Result]):
     """A queue of items; the thread that takes one also works on it, while it is in its cache.
 
-    Parameters
-    ----------
-    work, items
-        The function, and its arguments.
-    most
-        Most items that are taken from the wanted one on.
+    At most `most` items are taken from the wanted one on.
     """
 
     def __init__(self, work: Callable[[Item], Result], items: Iterator[Item], most: int) -> None:

@@ -87,21 +87,10 @@ def windows_of_file(
 ) -> Windows:
     """Yield the windows of a file from offset `base` on, and close it at the end.
 
-    Each window has a buffer of its own, because earlier ones may still be decoded.
-
-    Parameters
-    ----------
-    accepts_damage
-        Whether the windows end where the file cannot be read further, with its `damage` set.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be read further. The bytes read before are yielded first.
-
-    Limits
-    ------
-    A buffer grows only by bytes that have arrived, to twice the largest frame.
+    Each window has a buffer of its own, because earlier ones may still be decoded. A buffer grows
+    only by bytes that have arrived, to twice the largest frame. If the file cannot be read further,
+    `SourceError` is raised after the bytes read before; with `accepts_damage`, the windows end
+    there instead, with the file's `damage` set.
     """
     kept: Bytes = np.empty(0, np.uint8)
     capacity = window_bytes

@@ -23,11 +23,8 @@ _PARTS = count()
 def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
     """Encode the rows of a batch as packets, one after the other.
 
-    Raises
-    ------
-    EncodeError
-        A row whose status is not ``ok``, because the table does not have its bytes; or a value that
-        the wire cannot represent.
+    `EncodeError` is raised for a row whose status is not ``ok``, because the table does not have
+    its bytes, and for a value that the wire cannot represent.
     """
     return b"".join(encode_rows(_rows(batch, format), format))
 
@@ -35,10 +32,7 @@ def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
 def encode_rows(rows: Iterable[Row], format: Format) -> Iterator[bytes]:
     """Yield the encoded packets of a stream's rows, which all have the status ``ok``.
 
-    Raises
-    ------
-    EncodeError
-        A value that the wire cannot represent.
+    `EncodeError` is raised for a value that the wire cannot represent.
     """
     for row in format.several.join_rows(rows, format.context):
         yield format.encode(format.packet_of(row, format.context))
@@ -66,15 +60,8 @@ def _rows(batch: pa.RecordBatch, format: Format) -> Iterator[Row]:
 def whole_file(path: str, final: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
     """Open a file for writing that gets its name only after all of it is written.
 
-    Parameters
-    ----------
-    final
-        Called at the end, returns the name of a local file; None for `path`.
-
-    Raises
-    ------
-    SourceError
-        The file cannot be written; the message has the reason, such as a full disk.
+    `final` is called at the end and returns the name of a local file; without it the name is
+    `path`. `SourceError` has the reason why the file cannot be written, such as a full disk.
     """
     try:
         if "://" in path:

@@ -114,12 +114,7 @@ def _types_of(name: str) -> dict[int, str]:
 
 
 class Names:
-    """The client of a connection, and the topics that its aliases stand for.
-
-    Limits
-    ------
-    The first 1,000 aliases.
-    """
+    """The client of a connection, and the topics that its first 1,000 aliases stand for."""
 
     _MOST_ALIASES: Final = 1000
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from wireyard.errors import DecodeError
 from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer, is_answer
 
 _END: Final = re.compile(rb"\n\.\r?\n\Z")
@@ -18,9 +17,7 @@ _LINE: Final = re.compile(rb"^(\S+\s+\S+\s+(?:NORMAL|ADMIN)\s+)(\d+)(?=\s)", re.
 class AnswerHold:
     """The first bytes of a server, held as long as they may be the answer of a port mapper.
 
-    Limits
-    ------
-    Holds `MAX_ANSWER_BYTES`.
+    It holds up to `MAX_ANSWER_BYTES`.
     """
 
     def __init__(self) -> None:
@@ -42,17 +39,12 @@ class AnswerHold:
 
 
 async def rewritten(answer: bytes, port_of: Callable[[str, int], Awaitable[int]]) -> bytes:
-    """Return an answer with the ports of the proxy; what cannot be read stays as it is.
+    """Return an answer with the ports of the proxy.
 
-    Parameters
-    ----------
-    port_of
-        Returns the port of the proxy for a service, by its name and port.
+    `port_of` returns the port of the proxy for a service, by its name and port. `DecodeError` is
+    raised if the bytes are no answer.
     """
-    try:
-        services = decode_answer(answer).services
-    except DecodeError:
-        return answer
+    services = decode_answer(answer).services
     ports = {
         service.port: await port_of(service.name, service.port)
         for service in services

@@ -3,9 +3,10 @@
 Rules of this file:
 
 1. The protocol of a connection follows from the first bytes of its client: a CONNECT of MQTT, a
-   packet of JMQ, or TLS. Any other is opaque.
-2. Packets are found by the format's ``frame_size``. Where it raises, the rest of the direction is
+   packet of JMQ, TLS, or a request for WebSocket, inside of which the same holds. Any other is
    opaque.
+2. Packets are found by the format's ``frame_size``. Where it raises, the rest of the direction is
+   opaque, and so is it behind a login whose size may be wrong.
 3. A packet with a login is held until it is whole, up to `MAX_LOGIN_BYTES`; what is opaque, or is
    longer, may have a password anywhere.
 """
@@ -15,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from wireyard.endpoints.websocket import WebSocket
 from wireyard.errors import DecodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
-from wireyard.streams.redaction import masked
+from wireyard.formats.marks import masked
 
 MAX_LOGIN_BYTES: Final = 64 << 10
 OPAQUE: Final = -1
@@ -28,6 +30,9 @@ CLEAR: Final = -2
 
 _TLS: Final = b"\x16\x03"
 """The beginning of a handshake record."""
+_GET: Final = b"GET "
+_HEAD_END: Final = b"\r\n\r\n"
+_MAX_HEAD_BYTES: Final = 8 << 10
 _FORMATS: Final = ("mqtt", "jmq")
 """Formats whose packets show their type before they are whole."""
 _MQTT_LOGINS: Final = frozenset(
@@ -49,23 +54,19 @@ class Span(NamedTuple):
 class Conversation:
     """The protocol of a connection, which both of its directions have.
 
-    Attributes
-    ----------
-    format
-        None until the first packet shows it, and if there is none that is known.
-    context
-        That of the packets from now on.
+    `format` is None until the first packet shows it, and if it is none that is known. `context` is
+    that of the packets from now on.
     """
 
     def __init__(self) -> None:
         self.format: Format | None = None
         self.context = 0
-        self.is_decided = self.is_encrypted = False
+        self.is_decided = self.is_encrypted = self.is_websocket = False
 
     def decide(self, head: bytes) -> bool:
         """Find the format by the first bytes of the client; return False if more are needed."""
-        open_ends = head == _TLS[: len(head)]
-        self.is_encrypted = head[:2] == _TLS
+        open_ends = head == _TLS[: len(head)] or head == _GET[: len(head)]
+        self.is_encrypted, self.is_websocket = head[:2] == _TLS, head[:4] == _GET
         for name in _FORMATS:
             format = get_format(name)
             at, certain = format.framing.find_header(
@@ -74,26 +75,17 @@ class Conversation:
             if at == 0 and certain and head:
                 self.format, self.context = format, format.context
             open_ends |= at == 0 and not certain
-        self.is_decided = self.format is not None or self.is_encrypted or not open_ends
+        self.is_decided = self.format is not None or not open_ends
+        self.is_decided |= self.is_encrypted or self.is_websocket
         return self.is_decided
 
 
 class PacketReader:
     """One direction of a connection.
 
-    Parameters
-    ----------
-    conversation
-        That of the connection.
-    is_client
-        Whether it comes from the client.
-    most_whole
-        Packets of up to so many bytes are held until they are whole. If 0, several packets without
-        a login are one span, for there are so many.
-
-    Limits
-    ------
-    Holds one unfinished packet of at most `most_whole` or `MAX_LOGIN_BYTES`.
+    Packets of up to `most_whole` bytes are held until they are whole. If it is 0, several packets
+    without a login are one span, for there are so many. At most one unfinished packet is held, of
+    at most `most_whole` or `MAX_LOGIN_BYTES`.
     """
 
     def __init__(self, conversation: Conversation, is_client: bool, most_whole: int = 0) -> None:
@@ -161,8 +153,14 @@ class PacketReader:
                 self._needed = size
                 return self._hold(data, at), spans
             if is_login and at + size <= stop:
-                context = format.contexts.next(data[at : at + size], context)
+                login = data[at : at + size]
+                context = format.contexts.next(login, context)
                 self._conversation.context = context
+                if not _is_certain(format, login, context):
+                    self._is_lost = True
+                    spans += Span(kind, at, at + size, context), Span(OPAQUE, at + size, stop)
+                    at = stop
+                    break
             elif is_login:
                 head = min(stop, at + clear_bytes)
                 spans.append(Span(CLEAR, at, head))
@@ -177,6 +175,46 @@ class PacketReader:
         self._left = 0
         self._held = data[at:]
         return data[:at]
+
+
+class WebSocketReader:
+    """One direction of a connection of WebSocket, as `PacketReader` of the bytes inside.
+
+    What breaks a rule of WebSocket, or is compressed, is opaque from there on.
+    """
+
+    def __init__(self, conversation: Conversation, is_client: bool, most_whole: int = 0) -> None:
+        self._packets = PacketReader(conversation, is_client, most_whole)
+        self._frames = WebSocket(None if is_client else ("", ""))
+        """The side that the bytes are for; what it would answer is not sent."""
+        self._head = b""
+
+    def read(self, data: bytes) -> tuple[bytes, Sequence[Span]]:
+        """Read the next bytes; return those inside that are not held any more, and the packets."""
+        if not self._frames.is_open:
+            head, end, rest = (self._head + data).partition(_HEAD_END)
+            if not end and len(head) <= _MAX_HEAD_BYTES:
+                self._head = head
+                return b"", ()
+            self._frames.is_open, self._head, data = True, b"", rest
+        inside = self._frames.receive(data)
+        self._frames.out.clear()
+        if self._frames.has_failed:
+            return data, (Span(OPAQUE, 0, len(data)),)
+        return self._packets.read(inside) if inside else (b"", ())
+
+    def rest(self) -> tuple[bytes, Sequence[Span]]:
+        """Return what is held at the end of the direction."""
+        return self._packets.rest()
+
+
+def _is_certain(format: Format, login: bytes, context: int) -> bool:
+    """Return whether a packet with a login ends where its size says.
+
+    A malformed one is certain to if its texts may be shown: they make up all of its bytes.
+    """
+    row, error = format.read_row(login, context)
+    return error is None or format.secrets.redact(row).get("client_id") is not None
 
 
 def _skip_messages(data: bytes, at: int, stop: int) -> int:

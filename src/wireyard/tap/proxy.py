@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from wireyard.broker.recording import Address, Recording, shown_address
+from wireyard.client.address import why_unreachable
 from wireyard.errors import SourceError
 from wireyard.tap.faults import Faults, Rule
 from wireyard.tap.relay import Connection, Observer, Passing
@@ -126,10 +127,7 @@ class Tap:
     async def _port_of(self, service: str, port: int) -> int:
         """Return the port on which the proxy listens for a service of the broker.
 
-        Raises
-        ------
-        OSError
-            There is none.
+        `OSError` is raised if the proxy cannot listen on another port.
         """
         if port not in self._servers:
             if len(self._servers) > _MAX_MAPPED:
@@ -172,8 +170,7 @@ class Tap:
                     server_hostname=None if tls is None else upstream[0],
                 )
         except (OSError, TimeoutError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or "gives no answer"
-            self.say(f"{connection}: {shown_address(upstream)}: {reason}")
+            self.say(f"{connection}: {shown_address(upstream)}: {why_unreachable(error)}")
             connection.reset()
         else:
             connection.client.release()

@@ -20,9 +20,17 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from wireyard.broker.recording import Address, Tape
+from wireyard.errors import DecodeError
 from wireyard.tap.faults import Faults, Names, Rule, Step
 from wireyard.tap.mapper import AnswerHold, rewritten
-from wireyard.tap.packets import Conversation, PacketReader, Span, without_secrets
+from wireyard.tap.packets import (
+    CLEAR,
+    Conversation,
+    PacketReader,
+    Span,
+    WebSocketReader,
+    without_secrets,
+)
 
 MAX_UNSENT_BYTES: Final = 256 << 10
 """Bytes for one side, from which on nothing more is read from the other."""
@@ -69,21 +77,20 @@ class Passing:
 
 
 class Connection:
-    """A client, the broker, and what passes in both directions.
-
-    Parameters
-    ----------
-    upstream_port
-        Port of the broker.
-    """
+    """A client, the broker at `upstream_port`, and what passes in both directions."""
 
     def __init__(self, passing: Passing, upstream_port: int) -> None:
         self.passing, self.upstream_port = passing, upstream_port
-        self.talk, self.names = Conversation(), Names()
+        self.outer, self.inside, self.names = Conversation(), Conversation(), Names()
         self.address = "a client"
         self.tape: Tape | None = None
         self.client, self.broker = Side(self, True), Side(self, False)
         self.client.other, self.broker.other = self.broker, self.client
+
+    @property
+    def talk(self) -> Conversation:
+        """What is shown and recorded: with WebSocket the conversation inside."""
+        return self.inside if self.outer.is_websocket else self.outer
 
     def __str__(self) -> str:
         return f"{self.names.client} ({self.address})" if self.names.client else self.address
@@ -124,7 +131,8 @@ class Side(asyncio.Protocol):
         whole = _MAX_FAULTED_BYTES if self._faults else 0
         if self._observer is not None:
             whole = max(whole, _MAX_OBSERVED_BYTES)
-        self._reader = PacketReader(connection.talk, is_client, whole)
+        self._reader = PacketReader(connection.outer, is_client, whole)
+        self._inside = WebSocketReader(connection.inside, is_client, whole)
         self._answer = None if is_client else AnswerHold()
         self._steps: deque[Step] = deque()
         self._is_waiting = False
@@ -234,9 +242,13 @@ class Side(asyncio.Protocol):
         passing = self._connection.passing
         try:
             answer = await rewritten(answer, passing.port_of)
+        except DecodeError:
+            self._arrived(answer)
         except OSError as error:
             passing.say(f"{self._connection}: no port for a service: {error.strerror}")
-        self._arrived(answer)
+            self._arrived(answer)
+        else:
+            self._do([Step(answer, [Span(CLEAR, 0, len(answer))])])
         self.release()
 
     def eof_received(self) -> bool:
@@ -257,7 +269,7 @@ class Side(asyncio.Protocol):
             connection = self._connection
             read, spans = self._reader.read(data)
             self._do(
-                self._faults.steps(connection.talk, read, spans, connection.names, self.is_client)
+                self._faults.steps(connection.outer, read, spans, connection.names, self.is_client)
             )
             return
         self.other.write(data)
@@ -266,6 +278,11 @@ class Side(asyncio.Protocol):
 
     def _see(self, data: bytes, spans: Sequence[Span]) -> None:
         """Record and show what was passed on."""
+        if self._connection.outer.is_websocket:
+            data, spans = self._inside.read(data)
+        self._show(data, spans)
+
+    def _show(self, data: bytes, spans: Sequence[Span]) -> None:
         connection = self._connection
         if connection.tape is not None:
             shown = without_secrets(connection.talk.format, data, spans)
@@ -274,6 +291,8 @@ class Side(asyncio.Protocol):
             self._observer.passed(connection, self.is_client, data, spans)
 
     def _end(self) -> None:
+        if self._connection.outer.is_websocket:
+            self._show(*self._inside.rest())
         if self._connection.tape is not None:
             self._connection.tape.finish(self.is_client)
         self.other.finish()

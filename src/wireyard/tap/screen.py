@@ -51,15 +51,8 @@ class _Followed:
 class Screen:
     """Counts what passes, and shows it as lines of text.
 
-    Parameters
-    ----------
-    connections
-        Returns the open connections.
-
-    Limits
-    ------
-    Destinations after the first 1,000 are counted together, and of each direction of a connection
-    1,000 messages are followed.
+    `connections` returns the open connections. Destinations after the first 1,000 are counted
+    together, and of each direction of a connection 1,000 messages are followed.
     """
 
     def __init__(self, connections: Callable[[], Sequence[Connection]] = tuple) -> None:

@@ -70,14 +70,8 @@ class _OwnBallot:
 class Changes:
     """The change of one view at one member: its promise, its acceptance, and its own ballot.
 
-    Parameters
-    ----------
-    me
-        This process.
-    contacts
-        The failure detector.
-    ballot_s
-        The longest time of a ballot.
+    `me` is this process, `contacts` the failure detector, and `ballot_s` the longest time of a
+    ballot.
     """
 
     def __init__(self, me: Member, contacts: Contacts, ballot_s: float) -> None:
@@ -133,10 +127,7 @@ class Changes:
     ) -> tuple[Phase, Addressed]:
         """Handle a frame of a ballot; return the new phase, and the answers.
 
-        Parameters
-        ----------
-        held
-            Number of the last packet of the view that this member holds.
+        `held` is the number of the last packet of the view that this member holds.
         """
         if isinstance(frame, Prepare):
             return self._on_prepare(phase, sender, frame, held, now)

@@ -30,10 +30,7 @@ _LEASE = 0.9
 class Contacts:
     """The heartbeats that one process has received, and the leases between it and the others.
 
-    Parameters
-    ----------
-    patience_s
-        The time without a heartbeat after which a process is suspected.
+    A process is suspected after `patience_s` without a heartbeat.
     """
 
     def __init__(self, patience_s: float) -> None:

@@ -246,10 +246,7 @@ def encode(frame: Frame) -> bytes:
 class FrameReader:
     """An incremental decoder of the frames of one connection.
 
-    Parameters
-    ----------
-    max_packet_bytes
-        Longest packet; a frame with a greater length than that of such a packet is an error.
+    A frame with a greater length than that of a packet of `max_packet_bytes` is an error.
     """
 
     def __init__(self, max_packet_bytes: int) -> None:
@@ -259,10 +256,7 @@ class FrameReader:
     def receive(self, data: bytes) -> Iterator[Frame]:
         """Add bytes and yield the frames that are complete.
 
-        Raises
-        ------
-        DecodeError
-            The bytes are no frames; nothing after them can be read.
+        A DecodeError is raised if the bytes are no frames; nothing after them can be read.
         """
         self._buffer += data
         start = 0

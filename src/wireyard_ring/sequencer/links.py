@@ -85,16 +85,9 @@ class Incoming:
 
 
 class Links:
-    """All connections of a process, and the commands for them.
+    """All connections of the process `me`, and the commands for them.
 
-    Parameters
-    ----------
-    places
-        The number of addresses of the ring.
-    me
-        This process.
-    max_packet_bytes
-        Longest packet.
+    `places` is the number of addresses of the ring, and `max_packet_bytes` its longest packet.
     """
 
     def __init__(self, places: int, me: Member, max_packet_bytes: int) -> None:

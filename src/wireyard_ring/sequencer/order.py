@@ -40,10 +40,7 @@ def cost(data: bytes) -> int:
 class Outgoing:
     """Packets of this process that are not delivered yet, in order.
 
-    Parameters
-    ----------
-    window_bytes
-        The bytes above which no more packets are accepted.
+    Above `window_bytes` no more packets are accepted.
     """
 
     def __init__(self, window_bytes: int) -> None:
@@ -75,10 +72,7 @@ class Outgoing:
 class Holding:
     """The packets of one view that a member holds and has not delivered.
 
-    Parameters
-    ----------
-    max_bytes
-        The sum of the windows of all members.
+    `max_bytes` is the sum of the windows of all members.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -92,10 +86,7 @@ class Holding:
     def hold(self, order: Order) -> None:
         """Hold the next packet; one that was sent again is ignored.
 
-        Raises
-        ------
-        DecodeError
-            A packet is missing, or the packets exceed the windows.
+        A DecodeError is raised if a packet is missing, or the packets exceed the windows.
         """
         if order.number <= self.held:
             return
@@ -125,14 +116,8 @@ class Holding:
 class Sequencer:
     """The numbering of one view's packets, and the acknowledgements of its members.
 
-    Parameters
-    ----------
-    view
-        The number of the view.
-    members
-        All members, this one too.
-    window_bytes
-        The bytes of one member's packets that may wait.
+    `view` is the number of the view. The members are all, this one too; of each, `window_bytes` of
+    packets may wait.
     """
 
     def __init__(self, view: int, members: Sequence[Member], window_bytes: int) -> None:
@@ -146,10 +131,7 @@ class Sequencer:
     def order(self, source: Member, serial: int, data: bytes) -> Order | None:
         """Return a packet with its number; None if it was sent again and has one already.
 
-        Raises
-        ------
-        DecodeError
-            A packet before it is missing, or its sender exceeds its window.
+        A DecodeError is raised if a packet before it is missing, or its sender exceeds its window.
         """
         last = self._serials.get(source, serial - 1)
         if serial <= last:
@@ -168,10 +150,7 @@ class Sequencer:
     def acknowledge(self, member: Member, number: int) -> int:
         """Handle an acknowledgement; return the number up to which all have acknowledged.
 
-        Raises
-        ------
-        DecodeError
-            There is no such packet.
+        A DecodeError is raised if there is no such packet.
         """
         if number > self._number:
             problem = f"is {number}, the last is {self._number}"

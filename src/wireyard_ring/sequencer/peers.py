@@ -13,20 +13,10 @@ __all__ = ["Peers"]
 
 
 class Peers:
-    """The states of the other addresses, and the connections to them.
+    """The states of the other addresses of the ring, and the connections to them.
 
-    Parameters
-    ----------
-    addresses
-        The addresses of the ring.
-    me
-        This process.
-    links
-        Its connections.
-    contacts
-        The failure detector.
-    settings
-        Bounds and delays.
+    `me` is this process with its connections, `links`; `contacts` is the failure detector, and
+    `settings` has bounds and delays.
     """
 
     def __init__(
@@ -112,10 +102,7 @@ class Peers:
     def check(self, now: float, joining: bool) -> None:
         """Close connections that are not needed or do not get through, and open missing ones.
 
-        Parameters
-        ----------
-        joining
-            Whether this process has no view yet, and so needs connections to all addresses.
+        A process that is `joining` has no view yet, and so needs connections to all addresses.
         """
         heard = (*self.members, *self._contacts.heard(now))
         wanted = {member.place for member in heard if not self._contacts.is_dead(member)}

@@ -28,14 +28,7 @@ __all__ = ["Traffic"]
 class Traffic:
     """The packets of this member in its successive views.
 
-    Parameters
-    ----------
-    me
-        This process.
-    links
-        Its connections.
-    settings
-        The longest packet, and the window.
+    `links` are its connections; `settings` has the longest packet, and the window.
     """
 
     def __init__(self, me: Member, links: Links, settings: Settings) -> None:
@@ -112,10 +105,7 @@ class Traffic:
     def receive(self, sender: Member, frame: PacketFrame) -> None:
         """Handle a frame of this view from one of its members.
 
-        Raises
-        ------
-        DecodeError
-            It contradicts earlier frames.
+        A DecodeError is raised if it contradicts earlier frames.
         """
         if not self._open:
             return  # after a promise the packets held of the view must not change

@@ -252,6 +252,7 @@ def test_a_subscription_that_ends_while_its_messages_are_held(broker: Broker, pa
         ("UPDATE jmq_copies SET subscription = 9", "jmq_copies, row '1, 9'"),
         ("UPDATE jmq_copies SET message = 9", "jmq_copies, row '9, 0'"),
         ("UPDATE jmq_copies SET count = -1", "jmq_copies, row '1, 0'"),
+        ("UPDATE jmq_copies SET count = 2147483647", "jmq_copies, row '1, 0'"),
         ("INSERT INTO jmq_subscriptions VALUES (3, 'a', 'b', '', 0, NULL, 0)", "jmq_subscr"),
         ("INSERT INTO jmq_subscriptions VALUES (3, 'a', 'b', 't', 0, 'a =', 0)", "jmq_subscr"),
     ],

@@ -62,6 +62,9 @@ class Capture:
         client = ("10.0.0.2", port)
         return (client, _BROKER) if up else (_BROKER, client)
 
+    def port_of(self, who: str) -> int:
+        return self._ends(who, True)[0][1]
+
     def stream(self, who: str, up: bool = True) -> str:
         (src, src_port), (dst, dst_port) = self._ends(who, up)
         return f"{src}:{src_port}>{dst}:{dst_port}"

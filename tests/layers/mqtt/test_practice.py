@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -45,6 +46,16 @@ def test_a_message_that_no_member_gets(share: str, verdict: str) -> None:
     for name in ("one", "two"):
         capture.ping(name)
     assert verdicts_of(capture) == [verdict]
+
+
+def test_a_message_for_later_may_be_published_on_another_topic() -> None:
+    capture = pair(4, 1)
+    capture.message("pub", "$delayed/2/t/1", b"x", 1)
+    capture.wait(2)
+    capture.hand("sub", "t/1", b"x", 1)
+    tables = tables_of(capture)
+    assert sorted(row["verdict"] for row in tables["deliveries"]) == ["delivered", "undecided"]
+    assert not tables["violations"]
 
 
 def _bridge(version: int, level: int, qos: int = 1) -> Capture:
@@ -283,18 +294,54 @@ def test_each_copy_may_be_acknowledged(version: int, copies: int) -> None:
         assert not [rule for rule in _rules(capture) if rule == "MQTT-2.3.1-6"]
 
 
-def test_another_listener_may_have_the_subscriber() -> None:
-    for listener, verdict in ((8883, "undecided"), (1883, "delivered")):
+def _subscriber(capture: Capture) -> None:
+    capture.connect("sub")
+    capture.subscribe("sub", "t", qos=1)
+
+
+def _member(capture: Capture) -> None:
+    """Two members of a group, of which one gets messages at another listener."""
+    capture.connect("here")
+    capture.subscribe("here", "$share/g/t", qos=1)
+    capture.connect("sub")
+    capture.subscribe("sub", "$share/g/t", qos=1)
+
+
+def _moved(capture: Capture) -> None:
+    """A client that continues its session at another listener."""
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t", qos=1)
+    capture.disconnect("sub")
+
+
+@pytest.mark.parametrize(
+    ("begin", "moves", "elsewhere"),
+    [
+        (_subscriber, "pub", "undecided"),
+        (_member, "sub", "undecided"),
+        (_moved, "sub", "undecided"),
+    ],
+)
+def test_another_listener_may_have_the_subscriber(
+    begin: Callable[[Capture], None], moves: str, elsewhere: str
+) -> None:
+    for listener, verdict in ((8883, elsewhere), (1883, "delivered")):
         capture = Capture(4)
-        capture.connect("sub")
-        capture.subscribe("sub", "t", qos=1)
-        seen = len(capture.rows)
+        begin(capture)
         capture.connect("pub")
         capture.message("pub", "t", b"x", 1)
-        for row in capture.rows[seen:]:
-            for name in ("src_port", "dst_port"):
-                row[name] = listener if row[name] == 1883 else row[name]
-            row["stream"] = row["stream"].replace(":1883", f":{listener}")
+        if begin is _moved:
+            capture.connect("sub", clean=False, present=True)
         capture.hand("sub", "t", b"x", 1)
-        rows = [row for row in deliveries_of(capture) if row["message_key"]]
+        for name in ("pub", "sub", "here"):
+            capture.ping(name)
+        port = capture.port_of(moves)
+        for row in capture.rows:
+            if port in (row["src_port"], row["dst_port"]):
+                for name in ("src_port", "dst_port"):
+                    row[name] = listener if row[name] == 1883 else row[name]
+                row["stream"] = row["stream"].replace(":1883", f":{listener}")
+        tables = tables_of(capture)
+        rows = [row for row in tables["deliveries"] if row["message_key"]]
         assert [row["verdict"] for row in rows] == [verdict]
+        assert not tables["violations"]

@@ -69,6 +69,20 @@ def test_a_value_before_its_suback(version: int, rules: list[str]) -> None:
     assert found_in(capture) == (rules, [("delivered", True)])
 
 
+@pytest.mark.parametrize(("waits_s", "rules"), [(4, []), (5, []), (20, ["MQTT-3.3.2-5"])])
+def test_a_value_that_has_expired(waits_s: int, rules: list[str]) -> None:
+    """A second is not certain."""
+    capture = Capture(5)
+    capture.connect("pub")
+    expiry = (("message_expiry_interval", 5),)
+    capture.message("pub", "t/1", b"1", 1, retain=True, properties=expiry)
+    capture.connect("sub")
+    capture.wait(waits_s)
+    capture.subscribe("sub", "t/#", qos=1)
+    send(capture, b"1")
+    assert found_in(capture) == (rules, [("delivered", True)])
+
+
 @pytest.mark.parametrize("version", [2, 3, 4, 5])
 def test_a_value_that_comes_twice_for_one_subscription_is_a_duplicate(version: int) -> None:
     capture = stored(version, b"1")

@@ -50,6 +50,8 @@ _TRANSACTIONS: Final = Table("jmq_transactions", ("transaction_id INTEGER", "xid
 TABLES: Final = (_SUBSCRIPTIONS, _TRANSACTIONS, _MESSAGES, _COPIES)
 
 _LONGEST_NAME: Final = 1 << 16
+_MOST_SEEN: Final = 1 << 30
+"""A count that no copy reaches, and that still fits into a packet when it grows."""
 
 
 class Persistence:
@@ -172,7 +174,8 @@ class Persistence:
         ) -> None:
             message = messages[number]
             backlog = subscriptions[subscription] if subscription else message.home.backlog
-            if backlog is None or message.key in backlog.copies or count < 0:
+            is_count = 0 <= count <= _MOST_SEEN
+            if backlog is None or message.key in backlog.copies or not is_count:
                 raise ValueError("is no copy of a message")
             message.home.kept += not message.copies
             message.copies += 1

@@ -140,15 +140,8 @@ class Outer:
     def resume(self, stop: int | None) -> int:
         """Go on behind a gap, at the next record or frame; return the size of all gaps before it.
 
-        Parameters
-        ----------
-        stop
-            Where the one ends that the gap interrupts; None if that is not known.
-
-        Raises
-        ------
-        Unreadable
-            There is none.
+        `stop` is the end of the one that the gap interrupts; None if that is not known.
+        `Unreadable` is raised if there is no next one.
         """
         lost = 0
         while self._piece + 1 < len(self._pieces):

@@ -23,10 +23,7 @@ _MOST_INFLATED_BYTES: Final = 1 << 30
 class Carriers:
     """Opens the connections of a capture that are inside TLS or WebSocket.
 
-    Parameters
-    ----------
-    keys
-        The secrets of TLS connections.
+    `keys` has the secrets of TLS connections.
     """
 
     def __init__(self, keys: KeyLog) -> None:
@@ -39,14 +36,8 @@ class Carriers:
     ) -> tuple[tuple[Carrier, ...], Sequence[Stream] | None]:
         """Return the carriers of a connection, the outermost first, and the streams inside.
 
-        These are None if they cannot be read, and `streams` themselves if there is no carrier.
-
-        Parameters
-        ----------
-        streams
-            The directions of a connection, one or both.
-        heads
-            Their `first_bytes`.
+        `streams` are its directions, one or both, and `heads` their `first_bytes`. The streams
+        inside are None if they cannot be read, and `streams` themselves if there is no carrier.
         """
         carriers: list[Carrier] = []
         inside: Sequence[Stream] | None = streams

@@ -48,10 +48,7 @@ class ProxyHeader(NamedTuple):
 def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Stream]:
     """Remove the proxy header from the directions of a connection, if there is one.
 
-    Parameters
-    ----------
-    heads
-        The first bytes of each direction.
+    `heads` are the first bytes of each direction.
     """
     if directions[0].protocol != "tcp" or not any(head[:1] in _FIRST_BYTES for head in heads):
         return directions
@@ -68,11 +65,8 @@ def behind_proxy(directions: list[Stream], heads: Sequence[bytes]) -> list[Strea
 def find_header(asked: bytes, answered: bytes) -> ProxyHeader | None:
     """Return the proxy headers at the beginning of a connection as one; None if there is none.
 
-    Parameters
-    ----------
-    asked, answered
-        The first bytes from the side that opened it, and from the other side; empty if they were
-        not captured.
+    `asked` are the first bytes from the side that opened it, and `answered` those from the other
+    side; empty if they were not captured.
     """
     found: list[ProxyHeader] = []
     size = 0

@@ -62,12 +62,8 @@ class OpenedTls(NamedTuple):
 def open_tls(streams: Sequence[Stream], keys: KeyLog, tries: Budget) -> OpenedTls:
     """Read the handshake of a TLS connection, and decrypt it as far as its keys are known.
 
-    Parameters
-    ----------
-    streams
-        Its directions, one or both.
-    tries
-        How many more numbers may be tried for records behind gaps.
+    `streams` are its directions, one or both. `tries` limits how many more numbers may be tried for
+    records behind gaps.
     """
     sides = [_Side(stream, tries) for stream in streams]
     for side in sides:
@@ -456,10 +452,8 @@ class _Connection:
     def _suite(self, hello: ServerHello) -> Suite:
         """Return the cipher suite of a connection.
 
-        Raises
-        ------
-        Unreadable
-            Its version, suite or extensions are not supported, or the ciphers are not installed.
+        `Unreadable` is raised if its version, suite or extensions are not supported, or if the
+        ciphers are not installed.
         """
         version = VERSIONS.get(hello.version, f"{hello.version:#06x}")
         if hello.version not in (TLS12, TLS13):

@@ -64,10 +64,7 @@ class Opener(Protocol):
     def open(self, header: bytes, body: memoryview) -> Opened:
         """Decrypt the next record.
 
-        Raises
-        ------
-        BadRecord
-            The record is not the next one under these keys.
+        `BadRecord` is raised if the record is not the next one under these keys.
         """
 
 
@@ -138,10 +135,7 @@ def openers_of_master(
 ) -> tuple[Opener, Opener]:
     """Return the openers of the client's and the server's records (RFC 5246, 6.3).
 
-    Parameters
-    ----------
-    mac_last
-        Whether AES-CBC is encrypt-then-MAC (RFC 7366).
+    With `mac_last`, AES-CBC is encrypt-then-MAC (RFC 7366).
     """
     block = prf(suite.hash, master, b"key expansion", server_random + client_random)
 

@@ -80,10 +80,7 @@ class _Cursor:
 def read_client_hello(body: bytes) -> ClientHello:
     """Read the body of a ClientHello.
 
-    Raises
-    ------
-    Unreadable
-        It ends in the middle of a field.
+    `Unreadable` is raised if it ends in the middle of a field.
     """
     cursor = _Cursor(body)
     cursor.take(2)

@@ -40,10 +40,8 @@ _BLOCK_HEAD_BYTES: Final = 16
 class KeyLog:
     """The secrets of key logs, by label and random of the ClientHello.
 
-    Parameters
-    ----------
-    embedded
-        Returns the key logs inside the capture; called once, when the others lack a secret.
+    `embedded` returns the key logs inside the capture. It is called once, when the others lack a
+    secret.
     """
 
     def __init__(self, embedded: Callable[[], Iterable[bytes]] = tuple) -> None:
@@ -96,19 +94,9 @@ def read_key_logs(
 ) -> KeyLog:
     """Read key logs.
 
-    Parameters
-    ----------
-    paths
-        As for `open_source`; compression is detected by content.
-    embedded
-        As for `KeyLog`.
-
-    Raises
-    ------
-    SourceError
-        A file cannot be read, or is over `MAX_KEY_LOG_BYTES`.
-    UsageError
-        A file has no secret, or the ciphers are not installed.
+    `paths` are as for `open_source`; compression is detected by content. `embedded` is as for
+    `KeyLog`. `SourceError` is raised if a file cannot be read or is over `MAX_KEY_LOG_BYTES`,
+    `UsageError` if a file has no secret or the ciphers are not installed.
     """
     if paths and not has_ciphers():
         raise UsageError(f"keylog: {NOT_INSTALLED}")
@@ -136,10 +124,7 @@ def embedded_secrets(files: Iterable[Bytes]) -> Iterator[bytes]:
 def secrets_of_blocks(data: Bytes, *, little: bool = True) -> Iterator[bytes]:
     """Yield the key logs in the Decryption Secrets Blocks among pcapng blocks.
 
-    Parameters
-    ----------
-    little
-        Whether the section of the first block is little-endian.
+    `little` shows whether the section of the first block is little-endian.
     """
     place = np.array([0, little], np.int64)
     while (at := seek_block(data, SECRETS, place)) >= 0:

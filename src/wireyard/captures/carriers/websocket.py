@@ -63,10 +63,7 @@ class _Head(NamedTuple):
 def open_http(streams: Sequence[Stream], budget: Budget) -> OpenedHttp:
     """Read a connection that begins with HTTP, and the streams inside if it is a WebSocket.
 
-    Parameters
-    ----------
-    streams
-        Its directions, one or both.
+    `streams` are its directions, one or both.
     """
     walked = [[*_heads(stream.head(_MAX_BEFORE_BYTES).tobytes())] for stream in streams]
     asks = [bool(heads) and not _is_response(heads[0]) for heads in walked]
@@ -135,6 +132,8 @@ def _heads(data: bytes) -> Iterator[_Head]:
         if _is_response(head) and head.line[1] == "101":
             return
         at = _behind_body(data, head)
+        if _is_response(head) and (at is None or HTTP_START.match(data, at) is None):
+            at = head.size  # to HEAD, which has the size of a body and none
 
 
 def _behind_body(data: bytes, head: _Head) -> int | None:
@@ -235,17 +234,10 @@ class _Frame(NamedTuple):
 class _Walk(Outer):
     """One direction of a WebSocket, read frame by frame.
 
-    Behind a gap, a frame begins where the one that the gap interrupts says that it ends, or else
-    at a segment from which frames follow each other: `is_websocket`.
-
-    Parameters
-    ----------
-    begin
-        Where its frames begin; None if that is not known.
-    is_client
-        Whether its frames are masked.
-    resets
-        Whether each message is compressed independently; None without permessage-deflate.
+    Its frames begin at `begin`; None if that is not known. Behind a gap, a frame begins where the
+    interrupted one ends by its size, or else at a segment from which frames follow each other:
+    `is_websocket`. The frames of a client are masked. `resets` shows whether each message is
+    compressed independently; None without permessage-deflate.
     """
 
     def __init__(

@@ -26,12 +26,8 @@ def find_conflicts(
 ) -> list[tuple[int, int]]:
     """Return the side and the record of each segment that differs from the stream of its side.
 
-    Parameters
-    ----------
-    kept
-        The segments with bytes: their sides, positions, captured bytes, starts and records.
-    begins, bounds, runs
-        The positions at which the streams begin, and their bytes.
+    `kept` are the segments with bytes: their sides, positions, captured bytes, starts and records.
+    The streams begin at the positions `begins`, and `bounds` and `runs` have their bytes.
     """
     records = kept["records"]
     left = room(int(records[-1]) + 1 if len(records) else 0, np.int32)

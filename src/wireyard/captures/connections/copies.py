@@ -10,9 +10,9 @@ Rules of this file:
    So a connection whose directions have different VLANs is one, one that a router sends back on
    the same trunk is one, and two that only have equal numbers are two. A connection without bytes
    is not counted as another one.
-3. A connection between the same endpoints that begins with the same numbers within `APART_NS` of
-   the first is that one captured again, also after its end, if no byte that both have differs.
-   These are captures of several taps that were merged.
+3. A connection between the same endpoints that begins within `APART_NS` of the first is that one
+   captured again, also after its end, if its numbers fit and no byte that both have differs. These
+   are captures of several taps that were merged, which may lack different packets.
 4. A connection of other endpoints is that one captured again, before and behind an address
    translator, if the numbers of both directions are the same, no byte that both have differs, and
    both last as long. One endpoint is the same, and the other one has another address, or both have
@@ -86,14 +86,8 @@ def find_copies(
 ) -> list[Copy]:
     """Find the connections that are one with an earlier connection, in the order of capture.
 
-    Parameters
-    ----------
-    connections, sides
-        The connections and their sides. Shapes: (e, `Connection`), (2 e, `Side`).
-    begins
-        The position at which the stream of each side begins.
-    bounds, runs
-        The bytes of the streams.
+    `connections` has the shape (e, `Connection`), and their `sides` (2 e, `Side`). The stream of
+    each side begins at its position in `begins`; `bounds` and `runs` have the bytes of the streams.
     """
     conversations = connections[:, Connection.CONVERSATION]
     pairs = conversations
@@ -157,13 +151,13 @@ def _alike(connections: Grid, sides: Grid, pairs: Ints) -> Iterator[list[int]]:
     lasts = (sides[:, Side.BASE] + sides[:, Side.END] & _NUMBERS).reshape(-1, 2)
     filled = (states & State.DATA != 0).any(axis=1)
     both, neither = begun.all(axis=1), ~begun.any(axis=1) & (states & State.DATA != 0).all(axis=1)
-    one = np.flatnonzero(filled & (begun.sum(axis=1) == 1))
+    in_part = np.flatnonzero(filled & np.isin(pairs, pairs[filled & ~both]))
     networks = _several(pairs, connections[:, Connection.CONVERSATION])
     for rows, keys in (
         (networks, pairs[networks]),
         _by_numbers(np.flatnonzero(filled & both), firsts),
         _by_numbers(np.flatnonzero(neither), lasts),
-        (one, pairs[one] << 32 | np.where(begun, firsts, 0).sum(axis=1)[one]),
+        (in_part, pairs[in_part]),
     ):
         order = np.lexsort((connections[rows, Connection.FIRST_RECORD], keys))
         cuts = np.flatnonzero(np.diff(keys[order])) + 1
@@ -192,12 +186,7 @@ def _by_numbers(rows: Ints, numbers: Grid) -> tuple[Ints, Ints]:
 class Finder:
     """Compares connections.
 
-    Parameters
-    ----------
-    runs_of
-        Returns the bytes of a side, at their positions.
-    places
-        Where these bytes are.
+    `runs_of` returns the bytes of a side, at their positions; they are in `places`.
     """
 
     def __init__(
@@ -345,10 +334,7 @@ class Finder:
 def shift_between(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Return what makes positions in one side of those in another; None if they are two streams.
 
-    Parameters
-    ----------
-    one, other
-        Rows of `Side`.
+    Both are rows of `Side`.
     """
     if not (one[Side.STATE] & _KNOWN and other[Side.STATE] & _KNOWN):
         return 0

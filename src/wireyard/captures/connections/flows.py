@@ -29,6 +29,8 @@ _FIRST_SLOTS: Final = 1 << 12
 _IPV4: Final = 4
 """The IP version of the addresses that kernels can write."""
 _MOST_ADDRESSES: Final = 1 << 10
+_MOST_NUMBER: Final = (1 << 32) - 1
+"""Largest IPv4 address, and largest pair of ports."""
 _MASK: Final = (1 << 64) - 1
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(32)
@@ -81,12 +83,13 @@ class FlowTable:
     def restore(self, keys: Grid) -> None:
         """Continue from the `state` of another table.
 
-        Raises
-        ------
-        ValueError
-            `keys` is not such a state.
+        `ValueError` is raised if `keys` is not such a state.
         """
         if keys.ndim != 2 or keys.shape[1] != len(Key):
+            raise ValueError("no keys of conversations")
+        ipv4 = keys[:, Key.PROTOCOL] >> 8 & 0xFF == _IPV4
+        numbers = keys[:, Key.PORTS], keys[ipv4, Key.LESS_LOW], keys[ipv4, Key.MORE_LOW]
+        if any(((each < 0) | (each > _MOST_NUMBER)).any() for each in numbers):
             raise ValueError("no keys of conversations")
         self._keys = keys.astype(np.int64)
         self.keep(np.arange(len(keys)))

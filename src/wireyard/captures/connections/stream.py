@@ -62,12 +62,8 @@ class Content(NamedTuple):
     def packets_of(self, records: Ints, first: Ints, last: Ints) -> Ints:
         """Return the numbers of all packets with bytes of some runs, each once, ascending.
 
-        Parameters
-        ----------
-        records
-            The packet that completed each run.
-        first, last
-            Ranges of runs, half-open.
+        `records` has the packet that completed each run; `first` and `last` are half-open ranges of
+        runs.
         """
         filled = last > first
         first, last = first[filled], last[filled]
@@ -126,10 +122,7 @@ class Runs(NamedTuple):
     def copy(self, places: Places, start: int, stop: int, out: Bytes) -> None:
         """Copy bytes ``[start, stop)`` to `out`.
 
-        Raises
-        ------
-        ValueError
-            They are not all in one piece.
+        `ValueError` is raised if they are not all in one piece.
         """
         touched = slice(*self.reaching(start, stop))
         offsets, lengths, starts = (column[touched] for column in self[:3])
@@ -150,12 +143,8 @@ class Runs(NamedTuple):
 def previous_stops(stops: Ints, firsts: Ints) -> Ints:
     """Return where the run before each one ends; 0 for the first run of a stream.
 
-    Parameters
-    ----------
-    stops
-        Where the runs of streams end, one stream after the other.
-    firsts
-        The first run of each stream.
+    `stops` are the ends of the runs of streams, one stream after the other, and `firsts` the first
+    run of each stream.
     """
     previous = np.append(0, stops)[:-1]
     previous[firsts] = 0
@@ -284,12 +273,7 @@ class Stream:
     ) -> Windows:
         """Yield the windows of a piece, or of a part of one.
 
-        Parameters
-        ----------
-        pool
-            The buffers for their bytes.
-        ends
-            Whether the piece ends at `stop`.
+        `pool` has the buffers for their bytes. `ends` shows whether the piece ends at `stop`.
         """
         pool = pool or BufferPool()
         reach = window_bytes
@@ -317,11 +301,8 @@ class Stream:
     def completed(self, starts: Ints, stops: Ints) -> tuple[Ints, Ints]:
         """Return the frames that completed ranges of bytes, each of which is in one piece.
 
-        Returns
-        -------
-        frames, times_ns
-            Number, from 1 on, of the last frame captured that has some of the bytes
-            ``[start, stop)``, and its time. It need not be the frame of the last byte.
+        Of each range these are the number, from 1 on, of the last frame captured that has some of
+        the bytes ``[start, stop)``, and its time. It need not be the frame of the last byte.
         """
         frames, times_ns = np.empty((2, len(starts)), np.int64)
         runs = self.runs

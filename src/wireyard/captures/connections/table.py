@@ -79,6 +79,14 @@ class Connections(NamedTuple):
         first = self._reduced(np.minimum, times_ns, NO_TIME)
         return np.where(last == NO_TIME, NO_TIME, first), last
 
+    def endings(self, sides: Ints) -> Endings:
+        """Return the ends of some sides; a reset from one without bytes ends the other's too."""
+        silent = self.reset[sides ^ 1] & (self.sizes[sides ^ 1] == 0)
+        ours, theirs = self.closing_records[sides], self.closing_records[sides ^ 1]
+        first = np.where(ours == NONE, theirs, np.minimum(ours, theirs))
+        kinds = np.where(self.reset[sides] | silent, 2, self.finished[sides])
+        return Endings(np.where(silent, first, ours), kinds.astype(np.uint8))
+
     def _reduced(self, reduce: np.ufunc, values: Ints, without: int) -> Ints:
         """Reduce the values of the runs of each side to one; `without` if it has no runs."""
         found = np.full(len(self.sizes), without, np.int64)
@@ -145,16 +153,11 @@ class StreamTable(Sequence[Stream]):
 
     @cached_property
     def endings(self) -> Endings:
-        """The ends of the streams; a reset from a side without bytes ends the other side's too."""
+        """The ends of the streams."""
         records, kinds = np.full(len(self), NONE, np.int64), np.zeros(len(self), np.uint8)
         for protocol, each in enumerate(self.found):
             own = self.protocols == protocol
-            sides = self.sides[own]
-            silent = each.reset[sides ^ 1] & (each.sizes[sides ^ 1] == 0)
-            ours, theirs = each.closing_records[sides], each.closing_records[sides ^ 1]
-            first = np.where(ours == NONE, theirs, np.minimum(ours, theirs))
-            records[own] = np.where(silent, first, ours)
-            kinds[own] = np.where(each.reset[sides] | silent, 2, each.finished[sides])
+            records[own], kinds[own] = each.endings(self.sides[own])
         return Endings(records, kinds)
 
     @cached_property

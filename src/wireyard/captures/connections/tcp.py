@@ -94,15 +94,9 @@ class Reassembly:
     ) -> Connections:
         """Return all connections; nothing can be added afterwards.
 
-        Parameters
-        ----------
-        flows
-            Their conversations.
-        content
-            The bytes and times of their packets.
-        newest
-            Whether overlapping bytes are taken from the segment captured last, instead of the
-            first.
+        `flows` are their conversations, and `content` has the bytes and times of their packets.
+        With `newest`, overlapping bytes are taken from the segment captured last, instead of the
+        first.
         """
         connections, sides = self._placer.connections, self._placer.sides
         begins = stream_begins(sides)
@@ -116,7 +110,9 @@ class Reassembly:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
             self.moved_ns = order_by_acknowledgments(self._late, *settled)
-        closing_ns = close_behind_bytes(sides, stream_ends(sides), bounds, runs, content)
+        closing_ns = close_behind_bytes(
+            sides, stream_ends(sides), bounds, runs, content, self._late
+        )
         self.moved_ns = max(self.moved_ns, closing_ns)
         if self.captured_bytes[Verdict.TAKEN] != runs.lengths.sum():
             self._conflicts = find_conflicts(self._kept, begins, bounds, runs, content.places)
@@ -125,23 +121,7 @@ class Reassembly:
         ours[[copy.number for copy in self._copies]] = False
         connections, sides = connections[ours], sides[np.repeat(ours, 2)]
         run_bounds = np.append(bounds[:-1][np.repeat(ours, 2)], bounds[-1])
-        states = sides[:, Side.STATE]
-        begun, seen = known_begins(sides) != NOWHERE, states & State.DATA != 0
-        return Connections(
-            protocol="tcp",
-            conversations=connections[:, Connection.CONVERSATION],
-            first_records=connections[:, Connection.FIRST_RECORD],
-            first_ways=connections[:, Connection.FIRST_WAY],
-            sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
-            opened=states & State.OPENED != 0,
-            begun=begun,
-            captured=states & (State.SEEN | State.RST) != 0,
-            reset=states & State.RST != 0,
-            finished=states & State.FIN != 0,
-            closing_records=sides[:, Side.CLOSING_RECORD],
-            run_bounds=run_bounds,
-            runs=runs,
-        )
+        return connections_of(connections, sides, run_bounds, runs)
 
     def copied(self, flows: FlowTable) -> list[tuple[int, Placed]]:
         """Return the conversations and the names of connections that were captured again.
@@ -176,7 +156,9 @@ class Reassembly:
         sides = self._kept["sides"]
         self._kept["positions"][:] += shifts[sides]
         sides[:] = targets[sides]
-        self._late = set(targets[[*self._late]].tolist())
+        # Bytes of one of two clocks may be behind acknowledgments of the other.
+        twice = (2 * copy.of for copy in copies if copy.common_bytes)
+        self._late = {*targets[[*self._late]].tolist(), *twice}
 
     def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
         """Return a function that returns the acknowledgment numbers of packets of a side."""
@@ -192,6 +174,27 @@ class Reassembly:
             return numbers
 
         return numbers_of
+
+
+def connections_of(connections: Grid, sides: Grid, run_bounds: Ints, runs: Runs) -> Connections:
+    """Return what the rows of connections and sides show, with the bytes of their streams."""
+    states = sides[:, Side.STATE]
+    begun, seen = known_begins(sides) != NOWHERE, states & State.DATA != 0
+    return Connections(
+        protocol="tcp",
+        conversations=connections[:, Connection.CONVERSATION],
+        first_records=connections[:, Connection.FIRST_RECORD],
+        first_ways=connections[:, Connection.FIRST_WAY],
+        sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
+        opened=states & State.OPENED != 0,
+        begun=begun,
+        captured=states & (State.SEEN | State.RST) != 0,
+        reset=states & State.RST != 0,
+        finished=states & State.FIN != 0,
+        closing_records=sides[:, Side.CLOSING_RECORD],
+        run_bounds=run_bounds,
+        runs=runs,
+    )
 
 
 def stream_ends(sides: Grid) -> Ints:
@@ -270,14 +273,8 @@ class Placer:
     ) -> tuple[Int32s, Ints, Bytes, Bytes]:
         """Return the side of each segment, its position in that stream, and its `Verdict`.
 
-        The last array shows whether its bytes were acknowledged before.
-
-        Parameters
-        ----------
-        times_ns
-            Capture time of each segment.
-        conversation_count
-            Number of conversations so far.
+        The last array shows whether its bytes were acknowledged before. `times_ns` has the capture
+        time of each segment, and `conversation_count` is the number of conversations so far.
         """
         streams = room(len(segments), np.int32)
         positions = room(len(segments), np.int64)
@@ -321,10 +318,7 @@ class Placer:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state` of another `Placer`.
 
-        Raises
-        ------
-        KeyError, ValueError
-            `state` is not such a state.
+        `KeyError` or `ValueError` is raised if `state` is not such a state.
         """
         latest, connections, sides = (state[name] for name in ("latest", "connections", "sides"))
         count = len(connections)
@@ -343,14 +337,8 @@ class Placer:
     def keep(self, kept: Ints, conversations: Ints, conversation_count: int) -> None:
         """Evict all connections except `kept`.
 
-        Parameters
-        ----------
-        kept
-            Their numbers, ascending; they are renumbered in this order from 0 on.
-        conversations
-            The new numbers of their conversations.
-        conversation_count
-            The new number of conversations.
+        `kept` has their numbers, ascending; they are renumbered in this order from 0 on. Their
+        conversations get the new numbers `conversations`, of `conversation_count` in all.
         """
         connections = self.connections[kept]
         sides = self.sides.reshape(-1, 2, len(Side))[kept].reshape(-1, len(Side))
@@ -377,14 +365,9 @@ def _within(numbers: Ints, start: int, stop: int) -> bool:
 def merge_segments(segments: Columns, begins: Ints, *, newest: bool = False) -> tuple[Ints, Runs]:
     """Return where the runs of each stream begin, and the runs, one stream after the other.
 
-    Parameters
-    ----------
-    segments
-        Their sides, positions, captured bytes, starts and records, in the order of capture.
-    begins
-        The position at which the stream of each side begins.
-    newest
-        Whether overlapping bytes are taken from the segment captured last.
+    `segments` has their sides, positions, captured bytes, starts and records, in the order of
+    capture, and `begins` the position at which the stream of each side begins. With `newest`,
+    overlapping bytes are taken from the segment captured last.
     """
     sides, positions, captured, starts, records = (segments[name] for name in _MERGED)
     bounds = np.zeros(len(begins) + 2, np.int64)

@@ -333,12 +333,16 @@ def take_payload(
 @inlined
 def take_acknowledgment(
     sides: Grid, side: int, sequence: int, acknowledgment: int, time_ns: int, counts: Ints
-) -> None:
-    """Set the number that a side acknowledged last, and the first one of a side that opened."""
+) -> bool:
+    """Set the number that a side acknowledged last, and the first one of a side that opened.
+
+    Returns whether it had acknowledged more before, as where packets of two taps were merged.
+    """
     other = side ^ 1
-    if int(sides[side, Side.ACKNOWLEDGED]) == acknowledgment:
-        return
-    if sides[side, Side.ACKNOWLEDGED] == NONE:
+    known = int(sides[side, Side.ACKNOWLEDGED])
+    if known == acknowledgment:
+        return False
+    if known == NONE:
         both = State.BEGUN | State.OPENED
         if sides[side, Side.STATE] & both == both and ahead_of_begin(sides, side, sequence) == 0:
             sides[side, Side.OPENING_ACKNOWLEDGED] = acknowledgment
@@ -346,6 +350,7 @@ def take_acknowledgment(
     if time_ns < int(sides[other, Side.HIGH_NS]) and time_ns != NO_TIME:
         high = int(sides[other, Side.BASE]) + int(sides[other, Side.HIGH])
         counts[Count.EARLY_ACKS] += _distance(acknowledgment, high) >= 0
+    return known != NONE and 0 < _distance(known, acknowledgment) <= AFTERMATH
 
 
 @inlined
@@ -388,8 +393,9 @@ def place_segments(
 ) -> int:
     """Fill in the side, the position and the verdict of each segment from `first_row` on.
 
-    Fills in, too, whether its bytes were acknowledged before. `latest` has the latest connection of
-    each conversation; `counts`, as numbered by `Count`, goes on.
+    Fills in, too, whether its bytes, or more than it acknowledges, were acknowledged before.
+    `latest` has the latest connection of each conversation; `counts`, as numbered by `Count`, goes
+    on.
     Returns the number of rows, or the row at which `connections` is full: to be called again from
     there with more room.
     """
@@ -441,10 +447,10 @@ def place_segments(
             sides[side, Side.BASE] = sequence
         sides[side, Side.STATE] = sides[side, Side.STATE] | State.SEEN
         if flags & Flag.ACK:
-            take_acknowledgment(sides, side, sequence, acknowledgment, time_ns, counts)
+            late[row] = take_acknowledgment(sides, side, sequence, acknowledgment, time_ns, counts)
         positions[row] = position_of(sides, side, sequence)
-        if length:
-            late[row] = is_late(sides, side, sequence, length, time_ns, counts)
+        if length and is_late(sides, side, sequence, length, time_ns, counts):
+            late[row] = 1
         verdicts[row] = take_payload(sides, side, int(positions[row]), flags, length, time_ns)
         if sides[side, Side.STATE] & sides[side ^ 1, Side.STATE] & State.FIN:
             connections[chosen, Connection.ENDED] = 1

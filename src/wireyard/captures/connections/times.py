@@ -12,7 +12,8 @@ Rules of this file:
    file. Then the clock was set back, and times continue from before.
 3. A segment is behind all bytes that it acknowledges. If its time is before theirs by at most
    `SKEW_NS`, it gets the time behind them. If it is further before them, they were captured when
-   they were sent again, or by another clock, and get the time before it.
+   they were sent again, or by another clock, and get the time before it. So does what they
+   acknowledge.
 4. A FIN or RST is behind the last bytes of its own stream, and behind those of the other stream if
    it acknowledges all of them.
 5. A capture lasts until its last frame, whatever that brings; but not if its time is further from
@@ -41,6 +42,8 @@ SKEW_NS: Final = 5_000_000
 _LATE_NS: Final = 10_000_000_000
 """More than the clocks of two taps differ by; an acknowledgment further before is of no use."""
 _SILENCE_NS: Final = 366 * 86_400 * 1_000_000_000
+_MOST_STEPS: Final = 8
+"""Packets that follow from each other, and that all are brought forward: those of QoS 2, twice."""
 _SEQUENCE_NUMBERS: Final = 1 << 32
 
 
@@ -87,10 +90,8 @@ class Clock:
     def follow(self, times_ns: Ints, has_bytes: Bools, delays: Ints, latest_ns: int) -> Ints:
         """Return the times of some packets of the next extent, without small steps back.
 
-        Parameters
-        ----------
-        delays, latest_ns
-            Those of the clock that read only this extent, but all of its packets.
+        `delays` and `latest_ns` are those of the clock that read only this extent, but all of its
+        packets.
         """
         if self.latest_ns != NO_TIME:
             timed = has_bytes & (times_ns != NO_TIME)
@@ -134,19 +135,10 @@ def order_by_acknowledgments(
 ) -> int:
     """Move the times of packets so that each is behind those that it acknowledges: rule 3.
 
-    Parameters
-    ----------
-    late
-        Sides with bytes that were captured behind their acknowledgment.
-    sides, begins, bounds, runs
-        The rows of `Side`, where their streams begin, and the bytes of these.
-    numbers_of
-        Returns the acknowledgment number of packets of a side.
-
-    Returns
-    -------
-    moved_ns
-        The largest change of a time.
+    `late` are the sides with bytes that were captured behind their acknowledgment. `sides` are the
+    rows of `Side`; their streams begin at `begins`, and `bounds` and `runs` have the bytes of
+    these. `numbers_of` returns the acknowledgment number of packets of a side. Return the largest
+    change of a time, in nanoseconds.
     """
     moved_ns = 0
     for first in sorted({side & ~1 for side in late}):
@@ -163,7 +155,9 @@ def order_by_acknowledgments(
             counts = runs.offsets[rows].searchsorted(positions - begins[first + way])
             counts[positions - side[Side.END] > AFTERMATH] = 0
             both[1 - way][Timed.NEEDS] = counts
-            _bring_forward(both[way][Timed.TIME], both[1 - way][Timed.TIME], counts)
+        for _ in range(_MOST_STEPS):
+            if not any([_bring_forward(both[way], both[1 - way]) for way in (0, 1)]):
+                break
         order_runs(both[0], both[1], SKEW_NS)
         for each, times_ns in zip(both, before, strict=True):
             changed = np.flatnonzero(each[Timed.TIME] != times_ns)
@@ -174,18 +168,13 @@ def order_by_acknowledgments(
     return moved_ns
 
 
-def close_behind_bytes(sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content) -> int:
+def close_behind_bytes(
+    sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content, late: Iterable[int] = ()
+) -> int:
     """Move the times of packets that close a side behind the bytes before them: rule 4.
 
-    Parameters
-    ----------
-    sides, ends, bounds, runs
-        The rows of `Side`, where their streams end, and the bytes of these.
-
-    Returns
-    -------
-    moved_ns
-        The largest change of a time.
+    `sides` are the rows of `Side`; their streams end at `ends`, and `bounds` and `runs` have the
+    bytes of these. Return the largest change of a time, in nanoseconds.
     """
     closed = np.flatnonzero(sides[:, Side.CLOSING_RECORD] != NONE)
     records, moved_ns = sides[closed, Side.CLOSING_RECORD], 0
@@ -193,6 +182,9 @@ def close_behind_bytes(sides: Grid, ends: Ints, bounds: Ints, runs: Runs, conten
     beyond = (numbers - sides[closed ^ 1, Side.BASE] - ends[closed ^ 1]) % _SEQUENCE_NUMBERS
     reaches_all = (numbers != NONE) & (beyond <= 1)  # a FIN has a number too
     last = np.where(bounds[1:] > bounds[:-1], bounds[1:] - 1, NONE)
+    for side in {each for one in late for each in (one, one ^ 1) if last[each] != NONE}:
+        times_ns = content.times_of(runs.records[bounds[side] : bounds[side + 1]])
+        last[side] = bounds[side] + int(times_ns.argmax())
     for before, applies in ((closed, np.ones_like(reaches_all)), (closed ^ 1, reaches_all)):
         rows = np.flatnonzero(applies & (last[before] != NONE))
         data = runs.records[last[before[rows]]]
@@ -223,16 +215,13 @@ def _acknowledged(side: Ints, numbers: Ints) -> Ints:
     return positions
 
 
-def _bring_forward(times_ns: Ints, answered_ns: Ints, counts: Ints) -> None:
+def _bring_forward(runs: Grid, answers: Grid) -> bool:
     """Give bytes that were captured long behind their acknowledgment the time before it, in place.
 
-    Parameters
-    ----------
-    times_ns, answered_ns
-        The times of the runs of a stream, and of those of the stream that answers it.
-    counts
-        The number of runs that each run of the answering stream acknowledges.
+    Returns whether there were any. Parameters are grids of `Timed`: of a stream, and of the stream
+    that answers it.
     """
+    times_ns, answered_ns, counts = runs[Timed.TIME], answers[Timed.TIME], answers[Timed.NEEDS]
     needs = np.flatnonzero(counts)
     late_ns = np.maximum.accumulate(times_ns)[counts[needs] - 1] - answered_ns[needs]
     far = needs[(late_ns > SKEW_NS) & (late_ns <= _LATE_NS)]
@@ -240,3 +229,4 @@ def _bring_forward(times_ns: Ints, answered_ns: Ints, counts: Ints) -> None:
         limits = np.full(len(times_ns), times_ns.max() + 1)
         np.minimum.at(limits, counts[far] - 1, answered_ns[far] - 1)
         np.minimum(times_ns, np.minimum.accumulate(limits[::-1])[::-1], out=times_ns)
+    return bool(len(far))

@@ -37,12 +37,14 @@ from wireyard.formats.port_mapper import (
 )
 from wireyard.streams.framer import OK, Framer
 
+HEAD_BYTES: Final = 72
+"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 PORT_MAPPER_PORT: Final = 7676
 """Port of the port mappers whose answers are used as evidence on other ports."""
 
 _DECODE_AS: Final = re.compile(r"(tcp|udp)\.port *== *(\d{1,5}) *, *(\S+)")
 _MOST_PORT: Final = 0xFFFF
-_LEAST_BYTES: Final = 2
+LEAST_BYTES: Final = 2
 """Size of the smallest packet of any format; there may be many streams of fewer bytes."""
 _PREFIX_BYTES: Final = 1 << 18
 """Bytes of each direction of a connection that are searched for its first packets."""
@@ -85,10 +87,7 @@ class Assigned(NamedTuple):
 def parse_decode_as(text: str) -> DecodeAs:
     """Parse a rule such as ``tcp.port==1884,mqtt``.
 
-    Raises
-    ------
-    UsageError
-        The text is no such rule, or the format is unknown.
+    `UsageError` is raised if the text is no such rule, or if the format is unknown.
     """
     match = _DECODE_AS.fullmatch(text.strip())
     if match is None or int(match[2]) > _MOST_PORT:
@@ -318,7 +317,7 @@ def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
     if stream.protocol != "tcp" or not len(pieces):
         return
     start, stop = pieces[0].tolist()
-    if stop - start < _LEAST_BYTES:
+    if stop - start < LEAST_BYTES:
         return
     at_end = stop - start <= _PREFIX_BYTES
     data = stream.read(start, min(stop, start + _PREFIX_BYTES)).data
@@ -344,14 +343,9 @@ def decide_format(
 ) -> Format | None:
     """Return the format of a TCP connection whose bytes show none; None if it is unknown.
 
-    A rule decides, or else evidence on its endpoints, or else the usual port of a format.
-
-    Parameters
-    ----------
-    ends
-        Source and destination of the first stream.
-    services
-        The formats of endpoints, as in `EndpointEvidence.formats`.
+    A rule decides, or else evidence on its endpoints, or else the usual port of a format. `ends`
+    are source and destination of the first stream, and `services` the formats of endpoints, as in
+    `EndpointEvidence.formats`.
     """
     rule = _first_rule(rules, "tcp", ends)
     return _as_named(_by_port(ends, services) if rule is None else rule.format, named)

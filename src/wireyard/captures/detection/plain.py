@@ -21,15 +21,18 @@ from wireyard.arena import pooled
 from wireyard.arrays import Bools, Bytes, Ints
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.table import StreamTable
-from wireyard.captures.detection.assignment import DecodeAs, decide_format
-from wireyard.formats import FIRST_BYTES, Format, get_format
+from wireyard.captures.detection.assignment import (
+    HEAD_BYTES,
+    LEAST_BYTES,
+    DecodeAs,
+    decide_format,
+)
+from wireyard.formats import FIRST_BYTES, Format, get_format, sniff
 from wireyard.formats.base import Shown
 from wireyard.streams.window import WINDOW_BYTES
 
 LEAST_STREAMS = 64
 """Fewer streams of a format are read one by one: to load the kernels for many takes longer."""
-_HEAD_BYTES: Final = 72
-"""Bytes at the beginning of a stream by which its format is detected."""
 _MOST_EARLIER_BYTES: Final = 1 << 16
 """Size of the largest stream that is examined by `find_earlier`."""
 APART: Final = -1
@@ -95,12 +98,8 @@ def find_plain(
 ) -> Known:
     """Find the connections all of whose streams begin like one format.
 
-    A stream whose first bytes were not captured has the format of the other stream.
-
-    Parameters
-    ----------
-    rules, named
-        As for `find_formats`.
+    A stream whose first bytes were not captured has the format of the other stream. `rules` and
+    `named` are as for `find_formats`.
     """
     rows = _with_captured_bytes(table)
     data, bounds = _heads(table, rows)
@@ -152,7 +151,7 @@ def _heads(table: StreamTable, rows: Ints) -> tuple[Bytes, Ints]:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     tcp = table.found[int(table.protocols[rows[0]])]
     first = tcp.run_bounds[table.sides[rows]]
-    lengths = np.minimum(tcp.runs.lengths[first], _HEAD_BYTES) * (tcp.runs.offsets[first] == 0)
+    lengths = np.minimum(tcp.runs.lengths[first], HEAD_BYTES) * (tcp.runs.offsets[first] == 0)
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     data = np.empty(int(bounds[-1]), np.uint8)
     table.content.places.copy(tcp.runs.starts[first], lengths, data)
@@ -181,12 +180,8 @@ def _by_rules(
 ) -> tuple[list[Format], Ints]:
     """Apply the rules and the named dialect; return the formats, and the index of each stream's.
 
-    A stream that begins like another format than its rule has is read by itself.
-
-    Parameters
-    ----------
-    bases, numbers
-        The result of `_by_first_bytes`.
+    A stream that begins like another format than its rule has is read by itself. `bases` and
+    `numbers` are the result of `_by_first_bytes`.
     """
     formats: list[Format] = []
 
@@ -220,16 +215,9 @@ def _of_connections(
 ) -> Known:
     """Return the streams of the connections all of whose streams show the same format.
 
-    Parameters
-    ----------
-    numbers
-        Index in `formats` of the format of each stream of `rows`.
-    shown
-        Values of `Shown`.
-    headless
-        Whether the first bytes were not captured.
-    contexts, answers
-        The context of its dialect, and the context of the stream that answers it.
+    For each stream of `rows`, `numbers` has the index in `formats` of its format, `shown` a value
+    of `Shown`, and `headless` whether its first bytes were not captured. `contexts` has the context
+    of its dialect, and `answers` that of the stream that answers it.
     """
     begun = table.found[int(table.protocols[rows[0]])].begun[table.sides[rows]]
     connections = table.connections
@@ -262,7 +250,9 @@ def _of_connections(
 
 @dataclass(frozen=True)
 class Earlier:
-    """Streams that consist of packets of one format, but need a rule or an endpoint to confirm it.
+    """Streams that need a rule or an endpoint to show their format.
+
+    They consist of packets of one format, or have too few bytes for a packet of any.
 
     Shapes: indexes, contexts (t).
     """
@@ -272,7 +262,7 @@ class Earlier:
     indexes: Ints
     """Indexes in the table, ascending; both streams of a connection follow each other."""
     contexts: Ints
-    """Contexts of their packets if the format has no dialect."""
+    """Contexts of their packets if the format has no dialect; negative without a packet."""
 
     @classmethod
     def none(cls) -> Earlier:
@@ -289,25 +279,29 @@ class Earlier:
     ) -> Known:
         """Return `plain` with those of these streams whose format a rule or an endpoint confirms.
 
-        Parameters
-        ----------
-        rules, services, named
-            As for `decide_format`.
+        `rules`, `services` and `named` are as for `decide_format`.
         """
         formats, numbers = [*plain.formats], plain.numbers.copy()
         firsts = plain.firsts.copy()
         begins = np.flatnonzero(np.diff(table.connections[self.indexes], prepend=-1))
-        for first, stop in pairwise([*begins.tolist(), len(self.indexes)]):
-            streams = self.indexes[first:stop]
-            ends = table.flows.endpoints(int(table.conversations[streams[0]]))
-            ordered = ends[:: -1 if table.ways[streams[0]] else 1]
-            format = decide_format(ordered, rules, services, named)
-            if self.format is None or format is None or format.name != self.format.name:
+        streams, of_connections = self.indexes[begins], []
+        conversations, ways = table.conversations[streams].tolist(), table.ways[streams].tolist()
+        own_name = None if self.format is None else self.format.name
+        are_packets = (self.contexts[begins] >= 0).tolist()
+        for conversation, way, is_packets in zip(conversations, ways, are_packets, strict=True):
+            ends = table.flows.endpoints(conversation)[:: -1 if way else 1]
+            format = decide_format(ends, rules, services, named)
+            if format is None or (is_packets and format.name != own_name):
+                of_connections.append(APART)
                 continue
             if format not in formats:
                 formats.append(format)
-            numbers[streams] = formats.index(format)
-            firsts[streams] = format.context or self.contexts[first:stop]
+            of_connections.append(formats.index(format))
+        found = np.repeat(of_connections, np.diff(begins, append=len(self.indexes)))
+        own = found != APART
+        contexts = np.array([*(each.context for each in formats), 0])[found]
+        contexts = np.where(contexts != 0, contexts, np.maximum(self.contexts, 0))
+        numbers[self.indexes[own]], firsts[self.indexes[own]] = found[own], contexts[own]
         apart = plain.numbers == APART
         followings = np.where(apart, firsts, plain.followings)
         return replace(
@@ -318,7 +312,8 @@ class Earlier:
 def find_earlier(table: StreamTable, plain: Known) -> Earlier:
     """Find the connections that are certain to consist of whole packets of a format.
 
-    Plain streams are left out.
+    So are those of too few bytes for a packet, of which there may be many. Plain streams are left
+    out.
     """
     rows = _without_gaps(table)
     rows = rows[~plain.is_known[rows] & (table.sizes[rows] <= _MOST_EARLIER_BYTES)]
@@ -339,17 +334,27 @@ def find_earlier(table: StreamTable, plain: Known) -> Earlier:
             for data, bounds, firsts in _read(table, rows)
         ]
     )
-    is_certain = contexts >= 0
+    is_certain = (contexts >= 0) | _show_nothing(table, rows)
     return Earlier(format, rows[is_certain], contexts[is_certain])
+
+
+def _show_nothing(table: StreamTable, rows: Ints) -> Bools:
+    """Return which streams belong to connections of a byte each way, which shows no format."""
+    begins = np.flatnonzero(np.diff(table.connections[rows], prepend=-1))
+    counts = np.diff(begins, append=len(rows))
+    tiny = (np.maximum.reduceat(table.sizes[rows], begins) < LEAST_BYTES).repeat(counts)
+    shows = np.array([sniff(bytes((byte,))) is not None for byte in range(256)])
+    shown = ~tiny
+    shown[tiny] = shows[_heads(table, rows[tiny])[0]]
+    nothing: Bools = ~np.logical_or.reduceat(shown, begins).repeat(counts)
+    return nothing
 
 
 def _read(table: StreamTable, rows: Ints) -> Iterator[tuple[Bytes, Ints, Ints]]:
     """Yield the bytes of streams in batches of connections of about a window each.
 
-    Yields
-    ------
-    data, bounds, firsts
-        The bytes of the streams, the bounds of each, and the first stream of each connection.
+    A batch has the bytes of the streams, the bounds of each, and the first stream of each
+    connection.
     """
     places, all_runs = table.content.places, table.found[int(table.protocols[rows[0]])].runs
     sizes = table.sizes[rows]

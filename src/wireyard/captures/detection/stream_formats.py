@@ -75,21 +75,11 @@ def find_formats(
 ) -> StreamFormats:
     """Find the format of each stream of a capture.
 
-    Parameters
-    ----------
-    rules
-        The caller's rules for ports.
-    named
-        The format that the caller wants to read. Its dialect is used for its streams. If it is a
-        format of datagrams, whose bytes do not show it, it is that of all UDP streams without a
-        rule.
-    keys
-        The secrets of TLS connections, which are not decrypted without.
-    opened
-        The endpoints that clients opened connections to in other parts of the capture, each with a
-        format.
-    shared
-        Whether the evidence is also for the readers of other parts.
+    `rules` are the caller's rules for ports, and `named` is the format that the caller wants to
+    read. Its dialect is used for its streams. If it is a format of datagrams, whose bytes do not
+    show it, it is that of all UDP streams without a rule. TLS connections are decrypted only with
+    `keys`. `opened` are the endpoints that clients opened connections to in other parts of the
+    capture, each with a format. With `shared`, the evidence is also for the readers of other parts.
     """
     table = capture.table
     plain = find_plain(table, rules, named)

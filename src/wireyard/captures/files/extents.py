@@ -39,12 +39,8 @@ def first_time_ns(data: Bytes, name: str) -> int:
 def plan_extents(path: str, piece_bytes: int) -> list[Extent] | None:
     """Split a capture file into extents of about `piece_bytes` each.
 
-    Returns None if the file is not local, or compressed.
-
-    Raises
-    ------
-    SourceError
-        The file is no capture.
+    Returns None if the file is not local, or compressed. `SourceError` is raised if it is no
+    capture.
     """
     data = map_bytes(path, 0, _HEAD_BYTES)
     if data is None:

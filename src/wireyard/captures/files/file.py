@@ -43,10 +43,7 @@ class Extent(NamedTuple):
 def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterator[Records]:
     """Yield the records of a capture file, or of an extent of it.
 
-    Raises
-    ------
-    SourceError
-        The file is no capture.
+    `SourceError` is raised if the file is no capture.
     """
     part = () if extent is None else extent[:3]
     head = data[:_SHOWN_BYTES].tobytes()
@@ -105,10 +102,7 @@ class CaptureFile:
     def map(cls, path: str, extent: Extent) -> Self:
         """Load an extent of a local file that is not compressed.
 
-        Raises
-        ------
-        SourceError
-            It cannot be read any more, or is another file now.
+        `SourceError` is raised if it cannot be read any more, or if it is another file now.
         """
         return cls(path, map_extent(path, extent.start, extent.stop), None, extent)
 

@@ -30,14 +30,8 @@ _NOTHING: Final[Bytes] = np.empty(0, np.uint8)
 class GrowingFile:
     """A capture file whose bytes are still arriving; buffers an incomplete record.
 
-    Parameters
-    ----------
-    take_secrets
-        Called with each key log in a Decryption Secrets Block, before the records behind it.
-
-    Limits
-    ------
-    Memory for one record and for one piece of input.
+    `take_secrets` is called with each key log in a Decryption Secrets Block, before the records
+    behind it. Memory is needed for one record and for one piece of input.
     """
 
     def __init__(self, take_secrets: Callable[[bytes], object] | None = None) -> None:
@@ -74,10 +68,7 @@ class GrowingFile:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state` of another reader.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            `state` is not such a state.
+        `KeyError`, `TypeError` or `ValueError` is raised if `state` is not such a state.
         """
         self._offset, header_bytes = index(state["offset"]), index(state["header_bytes"])
         interfaces = tuple(Interface(*map(index, each)) for each in state["interfaces"])
@@ -93,10 +84,7 @@ class GrowingFile:
     def receive(self, data: Bytes, *, idle: bool = False) -> Iterator[tuple[Bytes, Records]]:
         """Add the next bytes of the file; yield the records that are complete, with their bytes.
 
-        Parameters
-        ----------
-        idle
-            Whether no further bytes are available now, so that reading does not wait for more.
+        With `idle`, no further bytes are available now, so that reading does not wait for more.
         """
         if self.damage is not None:
             self.unread_bytes += len(data)

@@ -70,13 +70,8 @@ def read_records(
 ) -> Iterator[Records]:
     """Yield the records of a classic capture file that begin in ``[start, stop)``.
 
-    Parameters
-    ----------
-    context
-        The context of the record at `start`. None at the start of the file, which begins with one
-        of the `MAGICS`.
-    most_records
-        Largest number of records that are yielded together.
+    `context` is that of the record at `start`. It is None at the start of the file, which begins
+    with one of the `MAGICS`. At most `most_records` are yielded together.
     """
     limit = len(data) if stop is None else stop
     if context is None:

@@ -45,13 +45,8 @@ def read_records(
 ) -> Iterator[Records]:
     """Yield the packets of a pcapng file whose blocks begin in ``[start, stop)``.
 
-    Parameters
-    ----------
-    context
-        The context of the block at `start`. None at the start of the file, which begins with
-        `magic.PCAPNG`.
-    most_records
-        Largest number of records that are yielded together.
+    `context` is that of the block at `start`. It is None at the start of the file, which begins
+    with `signatures.PCAPNG`. At most `most_records` are yielded together.
     """
     limit = len(data) if stop is None else stop
     return _Reader(data, context or _NOTHING, most_records).read(start, limit)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
 from wireyard.arrays import Bytes, Ints
 from wireyard.captures.connections.merge_kernels import copy_runs
+
+_WHOLE_BYTES: Final = 1 << 20
+"""Least size of a part that is moved whole, so that there are never many parts."""
 
 
 class Places:
@@ -57,3 +61,25 @@ class Places:
                     self._parts[part], base, starts[runs], lengths[runs], skip, out[at:]
                 )
                 skip = 0
+
+    def move(self, starts: Ints, lengths: Ints, places: Places) -> Ints:
+        """Move runs, each in one part, to other places; return their addresses there.
+
+        A large part of which more than half is moved is not copied.
+        """
+        if not len(starts):
+            return starts
+        sizes = np.diff(self._bases, append=self.size)
+        parts = np.searchsorted(self._bases, starts, "right") - 1
+        used = np.bincount(parts, lengths, len(sizes))
+        whole = (sizes >= _WHOLE_BYTES) & (2 * used > sizes)
+        shifts = np.zeros(len(sizes), np.int64)
+        for part in np.flatnonzero(whole).tolist():
+            shifts[part] = places.append(self._parts[part]) - self._bases[part]
+        moved: Ints = starts + shifts[parts]
+        copied = np.flatnonzero(~whole[parts])
+        sizes = lengths[copied]
+        data = np.empty(int(sizes.sum()), np.uint8)
+        self.copy(starts[copied], sizes, data)
+        moved[copied] = places.append(data) + np.cumsum(sizes) - sizes
+        return moved

@@ -36,16 +36,9 @@ _LITTLE: Final = bytes.fromhex("4d3c2b1a")
 def slice_captures(files: Sequence[Bytes], wanted: Collection[int]) -> Iterator[Bytes]:
     """Return the parts of files that together are a capture of only some of their packets.
 
-    Parameters
-    ----------
-    wanted
-        Numbers of packets over all files, from 0 on. Other blocks of pcapng files, such as
-        sections, interfaces and names, are kept.
-
-    Raises
-    ------
-    UsageError
-        The files are of different formats or link types, which one file cannot contain.
+    `wanted` are numbers of packets over all files, from 0 on. Other blocks of pcapng files, such as
+    sections, interfaces and names, are kept. `UsageError` is raised if the files are of different
+    formats or link types, which one file cannot contain.
     """
     heads = {_head(data) for data in files}
     if len(heads) > 1:

@@ -14,19 +14,19 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from heapq import heappop, heappush
 from operator import attrgetter, index
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.copies import Copy, name_copy
-from wireyard.captures.connections.flows import Endpoint, stream_name
+from wireyard.captures.connections.flows import stream_name
 from wireyard.captures.connections.stream import Content, Runs
 from wireyard.captures.connections.tcp_kernels import SILENCE_NS, Connection, Verdict
 from wireyard.captures.connections.times import Clock
@@ -41,9 +41,9 @@ from wireyard.captures.live.connections import (
     Stage,
 )
 from wireyard.captures.live.copies import NEVER
-from wireyard.captures.live.held import HeldRuns, merge_held
+from wireyard.captures.live.held import RECENT_NS, Held
 from wireyard.captures.live.readable import LiveReader
-from wireyard.captures.live.stream import RECENT_NS, LiveStream, stream_of
+from wireyard.captures.live.stream import LiveStream, stream_of
 from wireyard.captures.packets.headers import PacketReader, Tally
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME, Records
@@ -56,8 +56,6 @@ _SWEEP_NS: Final = 1_000_000_000
 """Capture time between two searches for connections that have ended or are silent."""
 MAX_HELD_BYTES: Final = 128 << 20
 """Unread bytes of all streams together. Above it, those of the largest connections are dropped."""
-MAX_RECENT_BYTES: Final = 32 << 20
-"""Bytes of the last turns, which are kept to be compared with those that come again."""
 MAX_OPEN: Final = 1 << 16
 """Connections with bytes that are tracked at a time, at about 4 KB each: 256 MB."""
 _MOST_UNKNOWN: Final = 256
@@ -74,34 +72,15 @@ StreamFacts = tuple[str, dict[str, Any]]
 """The name of a stream, and its columns from the capture: see `describe_stream`."""
 
 
-class _Turn(NamedTuple):
-    """Bytes that arrived together."""
-
-    now_ns: int
-    places: Places
-    streams: Sequence[LiveStream]
-    """The streams that have read some of them."""
-
-
 class LiveCapture:
     """A capture whose records are still arriving, and its connections.
 
-    Parameters
-    ----------
-    name
-        The source, as in the column `source`.
-    named, rules, keys
-        As for `find_formats`.
-    max_packet_bytes
-        Largest packet that is accepted as one; the format's own bound if None.
-    describes
-        Whether to keep the columns of streams that have ended, for `take_ended`.
-
-    Limits
-    ------
-    Memory for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, for one batch of
-    records and its columns, and 250 bytes for each connection until `LINGER_NS` after its end, or
-    until it was silent for `SILENCE_NS`.
+    `name` is the source, as in the column `source`. `named`, `rules` and `keys` are as for
+    `find_formats`. Packets of up to `max_packet_bytes` are accepted as one; None for the format's
+    own bound. With `describes`, the columns of streams that have ended are kept for `take_ended`.
+    Memory is needed for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, for one
+    batch of records and its columns, and 250 bytes for each connection until `LINGER_NS` after its
+    end, or until it was silent for `SILENCE_NS`.
     """
 
     def __init__(
@@ -123,37 +102,19 @@ class LiveCapture:
         """Bytes that were dropped because of `MAX_HELD_BYTES`, and are gaps now."""
         self.late_bytes = 0
         """Bytes before the first byte of their stream that arrived after that was read."""
-        self.connections = LiveConnections()
         self._packets = PacketReader()
+        self.connections = LiveConnections(self._packets.places)
         self._clock = Clock()
         self._repairs = NO_REPAIRS
         settings = named, rules, KeyLog() if keys is None else keys, max_packet_bytes
-        self._reader = LiveReader(name, *settings, self._packets, self.connections)
+        self.reader = LiveReader(name, *settings, self._packets, self.connections)
         self._describes = describes
         self._ended: list[StreamFacts] = []
-        self._touched: dict[int, LiveStream] = {}
+        self._touched: set[LiveStream] = set()
         self._due: list[tuple[int, int, OpenConnection]] = []
         self._pushed = 0
         self._now_ns = NO_TIME
         self._swept_ns = NO_TIME
-        self._recent: deque[_Turn] = deque()
-        """The last turns, the oldest first."""
-        self._held_bytes = self._recent_bytes = 0
-
-    @property
-    def has_keys(self) -> bool:
-        """Whether there are any TLS secrets."""
-        return len(self._reader.keys) > 0
-
-    @property
-    def problems(self) -> dict[str, None]:
-        """Reasons why bytes inside TLS or WebSocket are in no row."""
-        return self._reader.problems
-
-    @property
-    def proxies(self) -> Counter[tuple[str, int]]:
-        """Streams by the kind and size in bytes of their proxy header."""
-        return self._reader.proxies
 
     @property
     def repairs(self) -> Repairs:
@@ -189,15 +150,16 @@ class LiveCapture:
 
     def _described(self, connection: OpenConnection) -> Iterator[StreamFacts]:
         """Yield the columns of `describe_stream` for the streams of a connection."""
-        if connection.stage == Stage.CARRIED:
-            for each in connection.assigned:
-                if each.format is not None and not each.closed:
-                    inner = describe_stream(each.stream)
-                    outer = self.connections.facts(connection, connection.side(each.captured.name))
-                    yield each.stream.name, inner | {name: outer[name] for name in _OUTER}
-        elif connection.stage == Stage.READ:
-            for side in connection.sides:
-                yield side.name, self.connections.facts(connection, side)
+        if connection.stage not in (Stage.CARRIED, Stage.READ):
+            return
+        facts = self.connections.facts(connection)
+        if connection.stage == Stage.READ:
+            yield from facts.items()
+        for each in connection.assigned if connection.stage == Stage.CARRIED else ():
+            if each.format is not None and not each.closed:
+                outer = facts[each.captured.name]
+                inner = describe_stream(each.stream)
+                yield each.stream.name, inner | {name: outer[name] for name in _OUTER}
 
     # --- state for another process ----------------------------------------------------------
 
@@ -211,15 +173,10 @@ class LiveCapture:
         return {
             "packets": self._packets.state(),
             **self.connections.state(),
-            "services": [
-                [endpoint.address, endpoint.port, name]
-                for endpoint, name in self._reader.services.items()
-            ],
+            **self.reader.state(),
             "now_ns": self._now_ns,
             "swept_ns": self._swept_ns,
             "unnamed": dict(self.unnamed),
-            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
-            "problems": [*self.problems],
             "clock": [self._clock.moved_ns, self._clock.latest_ns],
             "last_ns": self._clock.last_ns,
             "repairs": asdict(self.repairs),
@@ -230,36 +187,27 @@ class LiveCapture:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state` of another capture with the same settings.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError`, `IndexError` or `AttributeError` is raised if `state`
+        is not such a state.
         """
         self._packets.restore(state["packets"])
         self.connections.restore(state)
-        self._reader.services = {
-            Endpoint(address, port): name for address, port, name in state["services"]
-        }
+        self.reader.restore(state)
         self._now_ns, self._swept_ns = int(state["now_ns"]), int(state["swept_ns"])
-        recent = Places()
         for kind in ("open", "ended", "datagrams"):
             for each in state[kind]:
                 connection = self.connections.restore_connection(each, kind)
-                connection.restore(each, self._reader.framer_of, recent)
+                connection.restore(each, self.reader.framer_of)
                 if each["due_ns"] is not None:
                     self._schedule(connection, int(each["due_ns"]))
-                self._held_bytes += sum(stream.held_bytes for stream in connection.sides)
-        each_open = (*self.connections.open.values(), *self.connections.ended.values())
-        self._keep_recent(recent, [stream for one in each_open for stream in one.sides])
+        held = (*self.connections.open.values(), *self.connections.ended.values())
+        sides = [stream.side for connection in held for stream in connection.sides]
+        self.connections.held.restore(state, self._now_ns, sides)
         self.connections.copies.restore(state)
         self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
         self._clock.see(state["last_ns"].astype(np.int64))
         self._repairs = Repairs.load(state["repairs"])
         self.unnamed = Counter(state["unnamed"])
-        self._reader.proxies = Counter(
-            {(name, size): many for name, size, many in state["proxies"]}
-        )
-        self._reader.problems = dict.fromkeys(state["problems"])
         self.dropped_bytes = index(state["dropped_bytes"])
         self.late_bytes = index(state["late_bytes"])
 
@@ -295,16 +243,19 @@ class LiveCapture:
         for connection in replaced:
             self._schedule(connection, self._now_ns + LINGER_NS)
         changed = self._receive_segments(segments, times_ns[rows], sides, positions, verdicts)
-        places = self._packets.places
         out_of_order = set((sides[late != 0] >> 1).tolist())
         readable: list[Grown] = []
+        for connection in changed:
+            connection.out_of_order |= connection.number in out_of_order
+        connections.held.recall(
+            [one for each in changed if each.out_of_order for one in each.sides]
+        )
         for connection in sorted(changed, key=lambda each: not each.suspects):
             if connection.number not in self.connections.open:
                 continue
-            connection.out_of_order |= connection.number in out_of_order
             if connection.out_of_order:
-                self._repairs = self._repaired(moved_ns=self.connections.order(connection, places))
-                self._touched |= {id(stream): stream for stream in connection.sides}
+                self._repairs = self._repaired(moved_ns=self.connections.order(connection))
+                self._touched.update(connection.sides)
             readable += self._advance(connection)
         paired = connections.copies.pair_flows(flows[others])
         readable += self._receive_datagrams(grid[:, others], paired, times_ns[others])
@@ -339,7 +290,9 @@ class LiveCapture:
             if connection.suspects:
                 self._is_another(connection, None, final=True)
         self.connections.open_all_lost(np.ones(len(self.connections.holdings), np.bool_))
-        for batch in _batches(sorted(self.connections.open.values(), key=attrgetter("number"))):
+        last = sorted(self.connections.open.values(), key=attrgetter("number"))
+        for first in range(0, len(last), _CONNECTIONS_PER_TURN):
+            batch = last[first : first + _CONNECTIONS_PER_TURN]
             yield [grown for each in batch for grown in self._advance(each, final=True)]
             self._release_read()
         for connection in [*self.connections.datagrams.values()]:
@@ -360,9 +313,9 @@ class LiveCapture:
         taken = wanted & (verdicts == Verdict.TAKEN) & (segments.captured > 0)
         truncated = np.flatnonzero(wanted & (segments.captured < segments.lengths))
         rows = np.flatnonzero(taken)
-        active, group = np.unique(sides[rows], return_inverse=True)
         streams = [
-            self.connections.get_or_open(side >> 1).sides[side & 1] for side in active.tolist()
+            self.connections.get_or_open(side >> 1).sides[side & 1]
+            for side in np.unique(sides[rows]).tolist()
         ]
         for row in truncated.tolist():
             if verdicts[row] == Verdict.TAKEN:
@@ -370,31 +323,25 @@ class LiveCapture:
                 stream = self.connections.get_or_open(side >> 1).sides[side & 1]
                 stream.mark_lost(int(positions[row] + segments.captured[row]), stop)
         if len(rows):
-            new = HeldRuns(
-                positions[rows],
-                segments.captured[rows].astype(np.int64),
-                segments.starts[rows],
-                segments.records[rows].astype(np.int64),
-                times_ns[rows],
-                segments.acknowledgments[rows].astype(np.int64),
-                times_ns[rows],
-            )
-            self._merge(streams, group.reshape(-1), new)
+            at = segments.captured, segments.starts, segments.records
+            columns = sides, positions, *at, times_ns, segments.acknowledgments, times_ns
+            new = np.array([column[rows] for column in columns], np.int64)
+            self._merge(streams, new)
         # An end or an acknowledgment can make bytes readable that were held before.
         touched = np.unique(sides[wanted] >> 1).tolist()
         return [
             self.connections.open[number] for number in touched if number in self.connections.open
         ]
 
-    def _merge(self, streams: Sequence[LiveStream], group: Ints, new: HeldRuns) -> None:
-        """Add runs to streams; see `merge_held`."""
-        self._touched |= {id(stream): stream for stream in streams}
-        merged = merge_held(streams, group, new, self._packets.places)
-        self.late_bytes += merged.late_bytes
-        if merged.differing:
+    def _merge(self, streams: Sequence[LiveStream], new: Grid) -> None:
+        """Add runs to streams; see `HeldRuns.merge`."""
+        self._touched.update(streams)
+        late_bytes, differing = self.connections.held.merge(streams, new)
+        self.late_bytes += late_bytes
+        if differing:
             placed = [
-                differing_segment(record, stream_name(streams[at].src, streams[at].dst, 1))
-                for at, record in merged.differing
+                differing_segment(record, stream_name(stream.src, stream.dst, 1))
+                for stream, record in differing
             ]
             self._repairs = self._repaired(differing=len(placed), different=placed)
 
@@ -417,22 +364,17 @@ class LiveCapture:
                 stream.begin = stream.floor = 0
             assert stream.floor is not None
             stops = stream.floor + np.cumsum(lengths)
-            filled = captured > 0
-            held = HeldRuns(
-                (stops - lengths)[filled],
-                captured[filled],
-                grid[Unit.START, rows][filled],
-                grid[Unit.RECORD, rows][filled],
-                times_ns[rows][filled],
-                np.zeros(np.count_nonzero(filled), np.int64),
-                times_ns[rows][filled],
-            )
+            held = np.zeros((len(Held), len(rows)), np.int64)
+            held[Held.POSITION], held[Held.LENGTH] = stops - lengths, captured
+            held[[Held.START, Held.RECORD]] = grid[[[Unit.START], [Unit.RECORD]], rows]
+            held[Held.TIME] = times_ns[rows]
+            held = held.compress(captured > 0, axis=1)
             stream.floor = int(stops[-1])
-            stream.note_times(held.times_ns)
+            stream.note_times(held[Held.TIME])
             if not stream.floor:
                 continue
             live = stream_of(stream, held, stream.floor, self._packets.places)
-            readable += self._reader.read_datagrams(connection, stream, live)
+            readable += self.reader.read_datagrams(connection, stream, live)
         return readable
 
     # --- reading ----------------------------------------------------------------------------
@@ -440,12 +382,8 @@ class LiveCapture:
     def _advance(self, connection: OpenConnection, *, final: bool = False) -> list[Grown]:
         """Return the streams of a connection that can be read now; schedule the next look at it.
 
-        Parameters
-        ----------
-        final
-            Whether this is the last time: its holes become gaps, and the connection is closed.
+        With `final`, this is the last time: its holes become gaps, and the connection is closed.
         """
-        places = self._packets.places
         due_ns: list[int] = []
         ready = {}
         ended_ns = self.connections.ended_ns(connection)
@@ -456,25 +394,24 @@ class LiveCapture:
             self._schedule(connection, connection.waits_ns)
             return []
         for direction, stream in enumerate(connection.sides):
-            if connection.stage == Stage.IGNORED or not self._reader.find_beginning(
+            if connection.stage == Stage.IGNORED or not self.reader.find_beginning(
                 connection, direction, self._now_ns, due_ns, final=final
             ):
                 continue
             acknowledged = self.connections.acknowledged(connection, direction)
             count, later_ns = stream.ready(self._now_ns, acknowledged)
-            ready[stream.name] = len(stream.held.positions) if final else count
-            stream.attach(places)
-            self._touched[id(stream)] = stream
+            ready[stream.name] = stream.held.shape[1] if final else count
+            self._touched.add(stream)
             if later_ns is not None:
                 due_ns.append(later_ns)
         if not final:
             due_ns += self._hold_answers(connection, ready)
         if connection.stage == Stage.UNKNOWN:
-            self._reader.detect_format(connection, ready, self._now_ns, final=final)
+            self.reader.detect_format(connection, ready, self._now_ns, final=final)
         if ended_ns is not None:
             final = final or self.connections.is_complete(connection, ready)
             due_ns.append(ended_ns)
-        readable = self._reader.read(connection, ready, final=final)
+        readable = self.reader.read(connection, ready, final=final)
         if connection.stage == Stage.IGNORED:
             self._ignore(connection)
         if final:
@@ -502,10 +439,9 @@ class LiveCapture:
     def _is_another(self, connection: OpenConnection, ended_ns: int | None, *, final: bool) -> bool:
         """Return whether a connection is certain to be no copy; join it if it is one."""
         while connection.suspects:
-            places = self._packets.places
             for each in (connection, *self.connections.suspected(connection)):
-                self._touched |= {id(stream): stream for stream in each.sides}
-            copy = self.connections.copies.conclude(connection, self._now_ns, places, final=final)
+                self._touched.update(each.sides)
+            copy = self.connections.copies.conclude(connection, self._now_ns, final=final)
             if isinstance(copy, Copy):
                 self._join(connection, copy)
                 return False
@@ -526,15 +462,21 @@ class LiveCapture:
             self._repairs = self._repaired(copies=1, copied=[placed])
         for way, stream in enumerate(connection.sides):
             side, shift = copies.target(2 * copy.number + way)
-            held = stream.attach(self._packets.places)
-            if earlier is not None and not earlier.is_ignored and len(held.records):
-                moved = held._replace(positions=held.positions + shift)
-                self._merge([earlier.sides[side & 1]], np.zeros(len(held.records), np.int64), moved)
-            self._touched.pop(id(stream), None)
-            self._held_bytes -= stream.held_bytes
-            stream.drop()
-        if earlier is not None:
-            self._schedule(earlier, self._now_ns)
+            held = stream.held
+            if earlier is not None and not earlier.is_ignored and held.shape[1]:
+                moved = held.copy()
+                moved[Held.SIDE] = side
+                moved[Held.POSITION] += shift
+                self._merge([earlier.sides[side & 1]], moved)
+        self._drop(connection)
+        if earlier is None:
+            return
+        if copy.common_bytes and not earlier.is_ignored:  # by another clock, perhaps
+            earlier.out_of_order = True
+            self.connections.held.recall(earlier.sides)
+            self._repairs = self._repaired(moved_ns=self.connections.order(earlier))
+            self._touched.update(earlier.sides)
+        self._schedule(earlier, self._now_ns)
 
     # --- timers and limits ------------------------------------------------------------------
 
@@ -558,54 +500,37 @@ class LiveCapture:
 
     def _release_read(self) -> None:
         """Release the bytes that were read, and the buffers that they arrived in."""
-        places = self._packets.places
-        read = []
-        for stream in self._touched.values():
-            self._held_bytes -= stream.held_bytes
-            if stream.compact(places):
-                read.append(stream)
-            self._held_bytes += stream.held_bytes
+        held = self.connections.held
+        held.settle(self._touched, self._now_ns)
         self._touched.clear()
-        self._packets.release()
-        self._keep_recent(places, read)
-        if self._held_bytes > MAX_HELD_BYTES:
+        if held.size > MAX_HELD_BYTES:
             self._shed()
-
-    def _keep_recent(self, places: Places, streams: Sequence[LiveStream]) -> None:
-        """Keep the bytes of a turn, which streams have read, for a while."""
-        if streams:
-            self._recent.append(_Turn(self._now_ns, places, streams))
-            self._recent_bytes += places.size
-        while self._recent and (
-            self._recent_bytes > MAX_RECENT_BYTES
-            or self._recent[0].now_ns < self._now_ns - RECENT_NS
-        ):
-            turn = self._recent.popleft()
-            self._recent_bytes -= turn.places.size
-            for stream in turn.streams:
-                stream.expire(turn.places)
+        self._packets.release()
+        held.go_on(self._packets.places)
 
     def _shed(self) -> None:
         """Drop what the largest connections hold until half of `MAX_HELD_BYTES` is free."""
-        largest_first = sorted(
-            self.connections.open.values(), key=lambda each: -sum(s.held_bytes for s in each.sides)
-        )
-        for connection in largest_first:
-            if self._held_bytes <= MAX_HELD_BYTES // 2:
+        held = self.connections.held
+        sizes, left = held.sizes(), held.size
+
+        def size_of(connection: OpenConnection) -> int:
+            return sum(sizes.get(stream.side, 0) for stream in connection.sides)
+
+        for connection in sorted(self.connections.open.values(), key=size_of, reverse=True):
+            if left <= MAX_HELD_BYTES // 2:
                 return
+            left -= size_of(connection)
             if connection.stage != Stage.READ:
                 if connection.framers:
                     name = connection.sides[0].name
-                    self._reader.add_problem(
+                    self.reader.add_problem(
                         f"{name}: not read further, because too many bytes were held"
                     )
                 self._ignore(connection)
                 continue
             for stream in connection.sides:
-                if stream.held_bytes:
-                    self.dropped_bytes += stream.held_bytes
-                    self._held_bytes -= stream.held_bytes
-                    stream.shed()
+                self.dropped_bytes += int(stream.held[Held.LENGTH].sum())
+                stream.shed()
 
     def _ignore(self, connection: OpenConnection) -> None:
         """Drop what is held of a connection, and ignore its further bytes."""
@@ -617,9 +542,8 @@ class LiveCapture:
     def _drop(self, connection: OpenConnection) -> None:
         """Drop what is held of a connection."""
         for stream in connection.sides:
-            self._touched.pop(id(stream), None)
-            self._held_bytes -= stream.held_bytes
-            stream.drop()
+            self._touched.discard(stream)
+            self.connections.held.drop(stream.side)
 
     def _close(self, connection: OpenConnection) -> None:
         """Remove a connection whose last bytes are being read; record its unknown streams."""
@@ -632,14 +556,14 @@ class LiveCapture:
             for each in connection.assigned:
                 for carrier in each.carriers if each.format is not None else ():
                     if carrier.problem:
-                        self._reader.add_problem(carrier.problem)
+                        self.reader.add_problem(carrier.problem)
             self._record_unknown(connection, unread)
         if self._describes:
             self._ended += self._described(connection)
         if connection.sides[0].protocol == "udp":
             del self.connections.datagrams[connection.number]
             return
-        _, moved_ns = self.connections.closing_times(connection)
+        *_, moved_ns = self.connections.at_end(connection)
         self._repairs = self._repaired(moved_ns=moved_ns)
         del self.connections.open[connection.number]
         if connection.stage == Stage.READ:
@@ -703,9 +627,3 @@ class LiveCapture:
         if np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2):
             self.connections.keep_only(np.flatnonzero(~evicted))
         return readable
-
-
-def _batches(connections: Sequence[OpenConnection]) -> Iterator[Sequence[OpenConnection]]:
-    """Yield connections in batches of `_CONNECTIONS_PER_TURN`."""
-    for first in range(0, len(connections), _CONNECTIONS_PER_TURN):
-        yield connections[first : first + _CONNECTIONS_PER_TURN]

@@ -12,14 +12,21 @@ import numpy as np
 from wireyard.arrays import Bools, Grid, Int8s, Ints
 from wireyard.captures.connections.copies import Copy
 from wireyard.captures.connections.flows import FlowTable, stream_name
-from wireyard.captures.connections.stream import Stream
-from wireyard.captures.connections.tcp import Placer, stream_begins, stream_ends
+from wireyard.captures.connections.stream import Content, Runs, Stream
+from wireyard.captures.connections.table import ENDINGS, Connections
+from wireyard.captures.connections.tcp import (
+    Placer,
+    connections_of,
+    stream_begins,
+    stream_ends,
+)
 from wireyard.captures.connections.tcp_kernels import NONE, Connection, Side, State, distance
+from wireyard.captures.connections.times import close_behind_bytes
 from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.files.places import Places
 from wireyard.captures.layout import Unit
 from wireyard.captures.live.copies import LiveCopies
-from wireyard.captures.live.held import closing_times, order_held
+from wireyard.captures.live.held import HeldRuns, order_held
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.units import Units
 from wireyard.captures.records import NO_TIME
@@ -104,15 +111,11 @@ class OpenConnection:
         """Return the stream with this name."""
         return self.sides[0] if self.sides[0].name == name else self.sides[1]
 
-    def restore(
-        self, state: Mapping[str, Any], framer_of: Callable[[str], Framer], places: Places
-    ) -> None:
+    def restore(self, state: Mapping[str, Any], framer_of: Callable[[str], Framer]) -> None:
         """Continue from the `state` of a connection; parameters as for its streams.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError`, `IndexError` or `AttributeError` is raised if `state`
+        is not such a state.
         """
         self.stage = Stage(state["stage"])
         self.format = None if state["format"] is None else get_format(state["format"])
@@ -124,7 +127,7 @@ class OpenConnection:
         self.suspects = [int(number) for number in state["suspects"]]
         self.waits_ns = int(state["waits_ns"])
         for stream, each in zip(self.sides, state["sides"], strict=True):
-            stream.restore(each, framer_of, places)
+            stream.restore(each, framer_of)
         for name, (label, framed) in state["framers"].items():
             self.framers[name] = framer_of(label)
             self.framers[name].restore(framed)
@@ -155,14 +158,13 @@ class OpenConnection:
 class LiveConnections:
     """The TCP connections and UDP conversations of a live capture.
 
-    Limits
-    ------
-    250 bytes for each connection that is not evicted.
+    `places` are those of the first packets. Each connection that is not evicted takes 250 bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places) -> None:
         self.flows = FlowTable()
         self.placer = Placer()
+        self.held = HeldRuns(places)
         self.open: dict[int, OpenConnection] = {}
         """TCP connections with bytes, by number."""
         self.datagrams: dict[int, OpenConnection] = {}
@@ -173,7 +175,8 @@ class LiveConnections:
         """For each connection the n of the suffix ``#n`` of its name."""
         self.ended: dict[int, OpenConnection] = {}
         """TCP connections that were read to their end lately, with the bytes read last."""
-        self.copies = LiveCopies(self.flows, self.placer, self.open, self.ended, self.datagrams)
+        tables = self.open, self.ended, self.datagrams
+        self.copies = LiveCopies(self.flows, self.placer, *tables, self.held)
 
     # --- state for another process ----------------------------------------------------------
 
@@ -185,6 +188,7 @@ class LiveConnections:
             "stages": self.holdings,
             "ordinals": self._ordinals,
             **self.copies.state(),
+            **self.held.state(),
             "open": [connection.state() for connection in self.open.values()],
             "ended": [connection.state() for connection in self.ended.values()],
             "datagrams": [connection.state() for connection in self.datagrams.values()],
@@ -193,10 +197,8 @@ class LiveConnections:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; the open connections are left to `restore_connection`.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError`, `IndexError` or `AttributeError` is raised if `state`
+        is not such a state.
         """
         self.flows.restore(state["flows"])
         self.placer.restore(state["placer"])
@@ -211,10 +213,7 @@ class LiveConnections:
     def restore_connection(self, state: Mapping[str, Any], kind: str) -> OpenConnection:
         """Add an open connection of a stored state, with empty streams.
 
-        Parameters
-        ----------
-        kind
-            The list of the state that it is in: ``open``, ``ended`` or ``datagrams``.
+        `kind` is the list of the state that it is in: ``open``, ``ended`` or ``datagrams``.
         """
         number, ordinal = int(state["number"]), int(state["ordinal"])
         is_tcp = kind != "datagrams"
@@ -237,16 +236,9 @@ class LiveConnections:
     ) -> list[OpenConnection]:
         """Add new connections; count those of each pair of endpoints by their first packets.
 
-        Return the open connections that new ones replace.
-
-        Parameters
-        ----------
-        before
-            Number of TCP connections before the new ones.
-        segments, times_ns
-            The TCP segments, and the time of each.
-        datagrams, flows
-            The UDP datagrams, and the flow of each.
+        `before` is the number of TCP connections before the new ones. `times_ns` has the time of
+        each TCP segment, and `flows` the flow of each UDP datagram. Return the open connections
+        that new ones replace.
         """
         more = len(self.placer) - len(self.holdings)
         if more > 0:
@@ -316,9 +308,10 @@ class LiveConnections:
     ) -> OpenConnection:
         """Return a new connection without bytes between two endpoints."""
         ends = self.flows.endpoints(conversation)
+        numbers = (2 * number, 2 * number + 1) if protocol == "tcp" else (NONE, NONE)
         sides = [
-            LiveStream(stream_name(src, dst, ordinal), protocol, src, dst)
-            for src, dst in (ends, ends[::-1])
+            LiveStream(stream_name(src, dst, ordinal), protocol, src, dst, side, self.held)
+            for (src, dst), side in zip((ends, ends[::-1]), numbers, strict=True)
         ]
         return OpenConnection(number, first_direction, (sides[0], sides[1]))
 
@@ -351,10 +344,7 @@ class LiveConnections:
     def is_complete(self, connection: OpenConnection, ready: dict[str, int]) -> bool:
         """Return whether all bytes up to both FINs can be read.
 
-        Parameters
-        ----------
-        ready
-            Number of held runs that can be read, by the name of the stream.
+        `ready` has the number of held runs that can be read, by the name of the stream.
         """
         if connection.stage not in (Stage.READ, Stage.CARRIED):
             return False
@@ -367,7 +357,7 @@ class LiveConnections:
                 if side[Side.STATE] & State.DATA or side[Side.END] != side[Side.BEGIN]:
                     return False
                 continue
-            if count < len(stream.held.positions) or stream.stop_of(count) < side[Side.END]:
+            if count < stream.held.shape[1] or stream.stop_of(count) < side[Side.END]:
                 return False
         return True
 
@@ -386,26 +376,20 @@ class LiveConnections:
     ) -> int | None:
         """Return the number up to which a stream was captured, if its receiver acknowledged more.
 
-        None if it did not, or if the capture has no segment of this direction.
-
-        Parameters
-        ----------
-        count
-            Number of the stream's held runs before its first hole.
+        None if it did not, or if the capture has no segment of this direction. `count` is the
+        number of the stream's held runs before its first hole.
         """
         first, stream = 2 * connection.number, connection.sides[direction]
         base, high, state = self.placer.sides[first + direction, _REACHED].tolist()
         acknowledgment = int(self.placer.sides[first + 1 - direction, Side.ACKNOWLEDGED])
         if not state & State.SEEN or acknowledgment == NONE:
             return None
-        if stream.begin is not None and count < len(stream.held.positions):
+        if stream.begin is not None and count < stream.held.shape[1]:
             return int(base + stream.stop_of(count))
         return int(base + high) if distance(acknowledgment, base + high) > 0 else None
 
-    def order(self, connection: OpenConnection, places: Places) -> int:
-        """Order the packets of a connection by their acknowledgments; see `order_held`."""
-        for stream in connection.sides:
-            stream.recall(places)
+    def order(self, connection: OpenConnection) -> int:
+        """Order the packets of a connection, recalled ones too; see `order_held`."""
         sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
         return order_held(sides, stream_begins(sides), connection.sides)
 
@@ -420,47 +404,42 @@ class LiveConnections:
             return stream
         return replace(stream, size=max(stream.size, self._end(number) - live.begin))
 
-    def facts(self, connection: OpenConnection, stream: LiveStream) -> dict[str, Any]:
-        """Return the columns of a stream from the capture: see `describe_stream`."""
-        closing, is_reset, is_finished = NONE, False, False
-        closed_ns = NO_TIME
-        is_paired = False
-        if stream.protocol == "tcp":
-            number = 2 * connection.number + (stream is connection.sides[1])
-            sides = self.placer.sides
-            state, other = (int(sides[side, Side.STATE]) for side in (number, number ^ 1))
-            is_reset, is_finished = bool(state & State.RST), bool(state & State.FIN)
-            is_paired = bool(other & (State.SEEN | State.RST))
-            times_ns, _ = self.closing_times(connection)
-            way = number & 1
-            closing, closed_ns = int(sides[number, Side.CLOSING_RECORD]), times_ns[way]
-            if other & State.RST and not self._has_bytes(number ^ 1):
-                theirs = int(sides[number ^ 1, Side.CLOSING_RECORD])
-                is_reset = True
-                if closing == NONE or theirs < closing:
-                    closing, closed_ns = theirs, times_ns[1 - way]
-        return {
-            **describe_beginning(stream),
-            "paired": is_paired,
-            "ended": "rst" if is_reset else "fin" if is_finished else None,
-            "first_ns": None if stream.first_ns == NO_TIME else stream.first_ns,
-            "last_ns": None if stream.last_ns == NO_TIME else stream.last_ns,
-            "ended_frame": None if closing == NONE else closing + 1,
-            "ended_ns": None if closing == NONE else closed_ns,
-        }
+    def facts(self, connection: OpenConnection) -> dict[str, dict[str, Any]]:
+        """Return the columns of its streams from the capture, by name: see `describe_stream`."""
+        found = {stream.name: describe_beginning(stream) for stream in connection.sides}
+        for stream, each in zip(connection.sides, found.values(), strict=True):
+            each |= dict.fromkeys(("ended", "ended_frame", "ended_ns"), None) | {"paired": False}
+            each["first_ns"] = None if stream.first_ns == NO_TIME else stream.first_ns
+            each["last_ns"] = None if stream.last_ns == NO_TIME else stream.last_ns
+        if connection.sides[0].protocol == "tcp":
+            table, content, _ = self.at_end(connection)
+            endings, both = table.endings(np.arange(2)), found.values()
+            records = endings.records.tolist()
+            for each, kind, record, way in zip(both, endings.kinds, records, (0, 1), strict=True):
+                each |= {"ended": ENDINGS[kind], "paired": bool(table.captured[1 - way])}
+                if record != NONE:
+                    each["ended_frame"] = record + 1
+                    each["ended_ns"] = int(content.times_of(np.array([record]))[0])
+        return found
 
-    def closing_times(self, connection: OpenConnection) -> tuple[list[int], int]:
-        """Return when both sides of a TCP connection were closed; see `closing_times`."""
-        sides = self.placer.sides[2 * connection.number : 2 * connection.number + 2]
-        return closing_times(sides, stream_ends(sides), [one.tail for one in connection.sides])
+    def at_end(self, connection: OpenConnection) -> tuple[Connections, Content, int]:
+        """Return a TCP connection as columns, with the last run of each side, and its content.
 
-    def _has_bytes(self, number: int) -> bool:
-        """Return whether a side sent bytes, captured or not."""
-        side = self.placer.sides[number]
-        if not side[Side.STATE] & (State.BEGUN | State.DATA):
-            return False
-        begin = side[Side.BEGIN] if side[Side.STATE] & State.BEGUN else side[Side.LOW]
-        return self._end(number) > int(begin)
+        The content has the times of these runs, and of what closed the sides. The number is the
+        largest change of one: see `times`, rule 4.
+        """
+        number, tails = connection.number, [stream.tail for stream in connection.sides]
+        sides = self.placer.sides[2 * number : 2 * number + 2]
+        closing = sides[:, [Side.CLOSING_RECORD, Side.CLOSED_NS]].tolist()
+        times_ns = {record: time_ns for record, time_ns in closing if record != NONE}
+        times_ns.update(filter(None, tails))
+        records, known_ns = np.array(sorted(times_ns.items()), np.int64).reshape(-1, 2).T.copy()
+        content = Content(Places(), records, known_ns, {})
+        last = np.array([tail[0] for tail in tails if tail is not None], np.int64)
+        runs, bounds = Runs(*[last] * 4), np.cumsum([0, *(tail is not None for tail in tails)])
+        moved_ns = close_behind_bytes(sides, stream_ends(sides), bounds, runs, content)
+        row = self.placer.connections[number : number + 1]
+        return connections_of(row, sides, bounds, runs), content, moved_ns
 
     def _end(self, number: int) -> int:
         """Return the position where a side's stream ends, as far as the capture shows."""
@@ -484,6 +463,7 @@ class LiveConnections:
         numbers = numbers.reshape(-1)
         self.flows.keep(left)
         self.placer.keep(kept, numbers[: len(kept)], len(left))
+        self.held.keep_only(kept)
         self.holdings = self.holdings[kept]
         self._ordinals = self._ordinals[kept]
         of_conversations = zip(left.tolist(), range(len(left)), strict=True)
@@ -502,6 +482,8 @@ class LiveConnections:
             for before, after in zip(old.tolist(), new.tolist(), strict=True):
                 if (found := table.get(before)) is not None:
                     found.number = after
+                    for way, stream in enumerate(found.sides):
+                        stream.side = 2 * after + way if stream.protocol == "tcp" else NONE
                     moved[after] = found
             table.clear()
             table.update(moved)

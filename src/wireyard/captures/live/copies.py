@@ -26,7 +26,7 @@ from wireyard.captures.connections.flows import FlowTable
 from wireyard.captures.connections.stream import Runs
 from wireyard.captures.connections.tcp import Placer
 from wireyard.captures.connections.tcp_kernels import Connection, Side, State
-from wireyard.captures.files.places import Places
+from wireyard.captures.live.held import Held, HeldRuns
 from wireyard.captures.records import NO_TIME
 
 if TYPE_CHECKING:
@@ -56,10 +56,8 @@ class _Pair:
 class LiveCopies:
     """The names of connections, and those that are copies of earlier ones.
 
-    Parameters
-    ----------
-    open, ended, datagrams
-        The connections that are being read, those that ended lately, and UDP conversations.
+    `open` are the connections that are being read, `ended` those that ended lately, and `datagrams`
+    UDP conversations; `held` has their bytes.
     """
 
     def __init__(
@@ -69,8 +67,9 @@ class LiveCopies:
         open: Mapping[int, OpenConnection],
         ended: Mapping[int, OpenConnection],
         datagrams: Mapping[int, OpenConnection],
+        held: HeldRuns,
     ) -> None:
-        self._flows, self._placer = flows, placer
+        self._flows, self._placer, self._held = flows, placer, held
         self._open, self._ended, self._datagrams = open, ended, datagrams
         self.joined: dict[int, Copy] = {}
         """The copies, by number."""
@@ -95,9 +94,9 @@ class LiveCopies:
     # --- connections ------------------------------------------------------------------------
 
     def add(self, number: int, conversation: int, first_ns: int) -> tuple[int, Sequence[int]]:
-        """Add a connection; return its ordinal, and the earlier ones of which it may be a copy.
+        """Add a connection; return its ordinal, and the earlier ones that it waits for.
 
-        If there are any, it is not counted yet, and its ordinal is 0.
+        It may be a copy of them. If there are any, it is not counted yet, and its ordinal is 0.
         """
         more = 2 * len(self._placer) - len(self._targets)
         if more > 0:
@@ -107,7 +106,12 @@ class LiveCopies:
             self._first_ns = np.append(self._first_ns, np.full(more // 2, NO_TIME))
         self._first_ns[number] = first_ns
         pair = self._pair(conversation)
-        suspects = self._possible(number, pair.connections)
+        suspects = self._possible(number, pair.connections) or [
+            # Another one that is not counted yet comes first.
+            each
+            for each in pair.connections
+            if (connection := self._open.get(each)) is not None and connection.suspects
+        ]
         pair.connections = [*pair.connections[1 - _MOST_BEFORE :], number]
         return (0, suspects) if suspects else (self.count(conversation), ())
 
@@ -150,14 +154,11 @@ class LiveCopies:
         return number not in self.joined and not (states & State.DATA).any()
 
     def conclude(
-        self, connection: OpenConnection, now_ns: int, places: Places, *, final: bool
+        self, connection: OpenConnection, now_ns: int, *, final: bool
     ) -> Copy | int | None:
         """Return a connection as a copy, or else when to look again; None if it is another one.
 
-        Parameters
-        ----------
-        final
-            Whether this is the last time.
+        `final` shows whether this is the last time.
         """
         number = connection.number
         row = self._placer.connections[number]
@@ -167,9 +168,9 @@ class LiveCopies:
             if now_ns < settled_ns:
                 return settled_ns
         ended_ns = int(row[Connection.LATEST_NS]) + SETTLE_NS
-        size = sum(int(stream.held.lengths.sum()) for stream in connection.sides)
+        size = sum(int(stream.held[Held.LENGTH].sum()) for stream in connection.sides)
         for earlier in connection.suspects:
-            copy = self._finder(number, earlier, places).copy(number, earlier)
+            copy = self._finder(number, earlier).copy(number, earlier)
             if copy is None:
                 continue
             if earlier in self._open or self._is_empty(earlier):
@@ -180,8 +181,8 @@ class LiveCopies:
                 return ended_ns if row[Connection.ENDED] else NEVER
         return None
 
-    def _finder(self, number: int, earlier: int, places: Places | None = None) -> Finder:
-        """Return what compares two connections; their bytes only if `places` is given."""
+    def _finder(self, number: int, earlier: int) -> Finder:
+        """Return what compares two connections."""
         numbers = (number, earlier)
         rows = {each: self._placer.connections[each] for each in numbers}
         conversations = {each: int(row[Connection.CONVERSATION]) for each, row in rows.items()}
@@ -196,13 +197,13 @@ class LiveCopies:
 
         def runs_of(side: int) -> Runs:
             connection = self._open.get(side >> 1) or self._ended.get(side >> 1)
-            if connection is None or places is None:
+            if connection is None:
                 return Runs(*np.empty((4, 0), np.int64))
             stream = connection.sides[side & 1]
-            stream.recall(places)
-            return Runs(*stream.attach(places)[:4])
+            self._held.recall([stream])
+            return Runs(*stream.held[1:5])
 
-        return Finder(compared, runs_of, self._flows, places or Places())
+        return Finder(compared, runs_of, self._flows, self._held.places)
 
     def join(self, copy: Copy) -> None:
         """Give the segments of a copy to the connection that it is a copy of."""
@@ -231,12 +232,8 @@ class LiveCopies:
     def add_datagrams(self, flow: int, used: set[int]) -> int | None:
         """Add a conversation by its first datagram; return its ordinal.
 
-        None if the flow belongs to a conversation of the same endpoints in another network.
-
-        Parameters
-        ----------
-        used
-            The flows of all new datagrams.
+        None if the flow belongs to a conversation of the same endpoints in another network. `used`
+        are the flows of all new datagrams.
         """
         pair = self._pair(flow >> 1)
         taken = {*self._flow_targets.values(), *used}
@@ -272,12 +269,8 @@ class LiveCopies:
     def keep_only(self, connections: Ints, conversations: Mapping[int, int]) -> Ints:
         """Renumber; return the new numbers of copies of connections that are not kept.
 
-        Parameters
-        ----------
-        connections
-            The numbers of the connections that are kept.
-        conversations
-            The new numbers of the conversations that are kept, by the old ones.
+        `connections` are the numbers of the connections that are kept, and `conversations` the new
+        numbers of the conversations that are kept, by the old ones.
         """
         numbers = {old: new for new, old in enumerate(connections.tolist())}
         self._first_ns = self._first_ns[connections]
@@ -320,10 +313,8 @@ class LiveCopies:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; the connections have been restored.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError
-            `state` is not such a state.
+        `KeyError`, `TypeError`, `ValueError` or `IndexError` is raised if `state` is not such a
+        state.
         """
         counts = state["pair_counts"].tolist()
         keys = state["pairs"].reshape(len(counts), -1) if counts else ()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 
 from wireyard.arrays import Ints
-from wireyard.captures.inputs import Input, describe_unknown, no_format, shown_format
+from wireyard.captures.inputs import Input, no_format, shown_format
 from wireyard.captures.records import describe_damage
 from wireyard.captures.signatures import is_capture
 from wireyard.errors import UsageError
@@ -26,16 +26,11 @@ from wireyard.streams.source import MAGIC_BYTES, Damaged, Reading, compression
 from wireyard.streams.window import Window
 
 if TYPE_CHECKING:
-    from wireyard.captures.files.growing import GrowingFile
-    from wireyard.captures.live.capture import LiveCapture
+    from wireyard.captures.live.growing import GrowingCapture
 
 _SNIFFED_BYTES: Final = 1 << 16
 """Bytes after which a bare stream without a known format is given up."""
-_HEAD_BYTES: Final = 72
-"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 _INFLATED_BYTES: Final = 1 << 16
-_SETTLE_NS: Final = 200_000_000
-"""How long detection waits for `_HEAD_BYTES`."""
 _NO_CONSTANTS: Final[Mapping[str, str | int]] = {}
 _STANDARD_INPUT: Final = 0
 
@@ -77,12 +72,13 @@ def follow(
     rules, keys = [parse_decode_as(text) for text in decode_as], read_key_logs(keylog)
     name = os.fspath(source)
 
-    def new_capture() -> LiveCapture:
+    def new_capture() -> GrowingCapture:
         from wireyard.captures.live.capture import LiveCapture
+        from wireyard.captures.live.growing import GrowingCapture
 
-        return LiveCapture(name, named, rules, keys, max_packet_bytes)
+        return GrowingCapture(LiveCapture(name, named, rules, keys, max_packet_bytes))
 
-    return Following(name, _arrivals(name, stop), named, new_capture, keys.add, max_packet_bytes)
+    return Following(name, _arrivals(name, stop), named, new_capture, max_packet_bytes)
 
 
 def _arrivals(path: str, stop: Callable[[], bool]) -> Iterator[Arrival]:
@@ -109,12 +105,11 @@ class Following:
     name: str
     _arriving: Iterator[Arrival] = field(repr=False)
     _named: Format | None
-    _new_capture: Callable[[], LiveCapture] = field(repr=False)
-    _add_secrets: Callable[[bytes], object] = field(repr=False)
+    _new_capture: Callable[[], GrowingCapture] = field(repr=False)
     _max_packet_bytes: int | None
     captured: bool = False
     """Whether it is a capture; valid from the first turn with a stream on."""
-    _capture: LiveCapture | None = field(default=None, repr=False)
+    _capture: GrowingCapture | None = field(default=None, repr=False)
     _damage: list[str] = field(default_factory=list, repr=False)
 
     def turns(self) -> Iterator[list[Grown]]:
@@ -145,19 +140,9 @@ class Following:
 
     def summary(self) -> Input:
         """Return the unknown streams and losses of the source, as an `Input` without streams."""
-        capture, damage = self._capture, "; ".join(self._damage) or None
-        if capture is None:
-            return Input(self.name, False, [], broken=damage)
-        return describe_unknown(
-            self.name,
-            capture.unknown,
-            capture.tally,
-            capture.proxies,
-            capture.repairs,
-            damage=damage,
-            problems=[*capture.problems, *_losses(capture)],
-            keyed=capture.has_keys,
-        )
+        if self._capture is not None:
+            return self._capture.summary(self._damage)
+        return Input(self.name, False, [], broken="; ".join(self._damage) or None)
 
     def close(self) -> None:
         """Close the source."""
@@ -187,9 +172,12 @@ class Following:
 
     def _format(self, head: bytes, arrival: Arrival) -> Format | None:
         """Return the format of a bare stream; None while it is not certain."""
+        from wireyard.captures.detection.assignment import HEAD_BYTES
+        from wireyard.captures.live.copies import SETTLE_NS
+
         if compression(head):  # of a file, as pipes are inflated
             raise UsageError(f"{self.name}: is compressed, and cannot be read while it is written")
-        settled = len(head) >= _HEAD_BYTES or arrival.idle_ns >= _SETTLE_NS
+        settled = len(head) >= HEAD_BYTES or arrival.idle_ns >= SETTLE_NS
         if self._named is not None and len(head) >= MAGIC_BYTES:
             return shown_format(head, self._named) or self._named if settled else None
         return shown_format(head, self._named) if settled and head else None
@@ -210,43 +198,22 @@ class Following:
         yield grown
 
     def _capture_turns(self, first: Arrival) -> Iterator[list[Grown]]:
-        from wireyard.captures.files.growing import GrowingFile
-
         self._capture = capture = self._new_capture()
-        file = GrowingFile(self._add_secrets)
-        yield from self._receive(file, first)
+        yield from capture.feed(first.data, idle=False)
         for arrival in self._arriving:
             if arrival.begins:
-                yield from self._end_file(file)
-                file = GrowingFile(self._add_secrets)
-            if arrival.data:
-                yield from self._receive(file, arrival)
-            else:
-                yield from self._receive(file, arrival, idle=True)
-                yield capture.wait(arrival.idle_ns)
+                yield from capture.next_file()
+            yield from capture.feed(arrival.data, idle=not arrival.data)
+            if not arrival.data:
+                yield capture.capture.wait(arrival.idle_ns)
                 yield []
-            if file.damage is not None and self._is_pipe:
+            if capture.file.damage is not None and self._is_pipe:
                 break
-        yield from self._end_file(file)
         yield from capture.end()
 
     @property
     def _is_pipe(self) -> bool:
         return self.name == "-" or Path(self.name).is_fifo()
-
-    def _receive(
-        self, file: GrowingFile, arrival: Arrival, *, idle: bool = False
-    ) -> Iterator[list[Grown]]:
-        assert self._capture is not None
-        for data, records in file.receive(np.frombuffer(arrival.data, np.uint8), idle=idle):
-            yield self._capture.receive(data, records)
-
-    def _end_file(self, file: GrowingFile) -> Iterator[list[Grown]]:
-        assert self._capture is not None
-        for data, records in file.end():
-            yield self._capture.receive(data, records)
-        if file.damage is not None:
-            self._damage.append(describe_damage(file.damage, file.unread_bytes))
 
 
 class _Arriving:
@@ -263,26 +230,11 @@ class _Arriving:
         return data
 
 
-def _losses(capture: LiveCapture) -> Iterator[str]:
-    """Yield notes on bytes that were lost to the limits of `LiveCapture`."""
-    if capture.unnamed:
-        counts = capture.unnamed
-        yield f"{counts['streams']} more streams of unknown format, {counts['bytes']} bytes"
-    if capture.dropped_bytes:
-        yield f"{capture.dropped_bytes} bytes are in gaps, because too many were held"
-    if capture.late_bytes:
-        yield f"{capture.late_bytes} bytes arrived after later bytes of their stream had been read"
-
-
 class BareStream:
     """The unread bytes of a bare stream that is still written.
 
-    Parameters
-    ----------
-    name
-        Name of the source and of the stream.
-    start
-        Offset in the stream of the first byte that arrives.
+    `name` is that of the source and of the stream. `start` is the offset in the stream of the first
+    byte that arrives.
     """
 
     def __init__(self, name: str, start: int = 0) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from wireyard.captures.carriers.opening import Carriers
 from wireyard.captures.carriers.tls_keys import KeyLog
@@ -18,6 +18,7 @@ from wireyard.captures.connections.stream import BufferPool, Stream
 from wireyard.captures.connections.tcp import known_begins
 from wireyard.captures.connections.tcp_kernels import NOWHERE, Side, State
 from wireyard.captures.detection.assignment import (
+    HEAD_BYTES,
     Assigned,
     CapturedConnection,
     DecodeAs,
@@ -42,8 +43,6 @@ PRESUMED_NS: Final = 1_000_000_000
 """How long the first bytes of a stream that began before the capture wait for others to show that a
 packet begins with them."""
 _MOST_PROBLEMS: Final = 256
-_HEAD_BYTES: Final = 72
-"""First bytes that show a format for certain: the longest header, that of JMQ packets."""
 _ANSWERED_BYTES: Final = 1 << 10
 """First bytes of a direction that decide the context of the other."""
 
@@ -60,12 +59,8 @@ class _GrowingStream(CapturedStream):
 class LiveReader:
     """Detects the formats of connections, and makes streams of the bytes that can be read.
 
-    Parameters
-    ----------
-    name, named, rules, keys, max_packet_bytes
-        As for `LiveCapture`.
-    packets, connections
-        The headers of the records that have arrived, and their connections.
+    `packets` are the headers of the records that have arrived, and `connections` their connections.
+    The others are as for `LiveCapture`.
     """
 
     def __init__(
@@ -95,6 +90,24 @@ class LiveReader:
         if len(self.problems) < _MOST_PROBLEMS:
             self.problems[text] = None
 
+    def state(self) -> dict[str, Any]:
+        """Return the state from which another process continues, as JSON values."""
+        services = self.services.items()
+        return {
+            "services": [[end.address, end.port, name] for end, name in services],
+            "proxies": [[name, size, count] for (name, size), count in self.proxies.items()],
+            "problems": [*self.problems],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`.
+
+        `KeyError`, `TypeError` or `ValueError` is raised if `state` is not such a state.
+        """
+        self.services = {Endpoint(address, port): name for address, port, name in state["services"]}
+        self.proxies = Counter({(name, size): count for name, size, count in state["proxies"]})
+        self.problems = dict.fromkeys(state["problems"])
+
     def framer_of(self, label: str) -> Framer:
         """Return a new framer for the format with this label."""
         return Framer(get_format(label), self._max_packet_bytes)
@@ -110,12 +123,8 @@ class LiveReader:
     ) -> bool:
         """Set where a stream of a connection begins; return whether that is known.
 
-        Parameters
-        ----------
-        due_ns
-            Receives the time at which to try again, if only waiting helps.
-        final
-            Whether to stop waiting: the stream begins with its first captured byte.
+        `due_ns` receives the time at which to try again, if only waiting helps. With `final`,
+        waiting stops: the stream begins with its first captured byte.
         """
         stream = connection.sides[direction]
         number = 2 * connection.number
@@ -127,7 +136,7 @@ class LiveReader:
         if stream.begin is not None and stream.framer is not None:
             stream.framer.is_settled = not stream.begun and now_ns >= settled_ns
             return True
-        if not len(stream.held.positions) and not final:
+        if not stream.held.shape[1] and not final:
             return False
         begin = int(known_begins(sides)[direction])
         stream.opened, stream.begun = bool(state & State.OPENED), begin != NOWHERE
@@ -147,11 +156,7 @@ class LiveReader:
     ) -> None:
         """Set the stage and the format of a connection, once its bytes show them for certain.
 
-        Parameters
-        ----------
-        ready
-            Number of held runs that can be read, by the name of the stream; changed if a proxy
-            header is removed.
+        `ready` has the number of held runs that can be read, by the name of the stream.
         """
         seen = self._streams(connection, dict.fromkeys(ready), final=final)
         if not seen:
@@ -172,15 +177,13 @@ class LiveReader:
             if held > MAX_HEAD_BYTES:
                 connection.stage = Stage.IGNORED
         elif final or self._is_certain(connection, captured, seen, now_ns):
-            self._set_format(connection, format, ready)
+            self._set_format(connection, format)
             connection.heads = {
                 each.stream.name: head[:_ANSWERED_BYTES]
                 for each, head in zip(assigned, captured.heads, strict=False)
             }
 
-    def _set_format(
-        self, connection: OpenConnection, format: Format, ready: dict[str, int]
-    ) -> None:
+    def _set_format(self, connection: OpenConnection, format: Format) -> None:
         """Begin to read a connection of this format: remove proxy headers, create framers."""
         connection.format = format
         connection.stage = Stage.READ if self._is_wanted(format) else Stage.IGNORED
@@ -189,7 +192,6 @@ class LiveReader:
             if each.captured.proxy is not None and connection.stage == Stage.READ:
                 self.proxies[each.captured.proxy] += 1
                 stream.skip(each.captured.proxy[1])
-                ready[stream.name] = min(ready[stream.name], len(stream.held.positions))
             stream.framer = self._framer(format, each.context)
 
     def _streams(
@@ -197,11 +199,8 @@ class LiveReader:
     ) -> list[Stream]:
         """Return the streams of a connection that have bytes.
 
-        Parameters
-        ----------
-        counts
-            Number of held runs to include, by the name of the stream; all if None. Streams without
-            a number are left out.
+        `counts` has the number of held runs to include, by the name of the stream; all if None.
+        Streams without a number are left out.
         """
         places = self._packets.places
         streams = [
@@ -229,7 +228,7 @@ class LiveReader:
         return (
             shown
             and all(stream.begun for stream in seen)
-            and max(map(len, captured.heads)) >= _HEAD_BYTES
+            and max(map(len, captured.heads)) >= HEAD_BYTES
         )
 
     def read(
@@ -237,10 +236,7 @@ class LiveReader:
     ) -> list[Grown]:
         """Return the streams of a connection that can be read now.
 
-        Parameters
-        ----------
-        ready
-            Number of held runs that can be read, by the name of the stream.
+        `ready` has the number of held runs that can be read, by the name of the stream.
         """
         if connection.stage == Stage.CARRIED:
             return self._read_carried(connection, ready, final=final)
@@ -266,7 +262,7 @@ class LiveReader:
             live = stream.as_stream(self._packets.places, count)
             if final:
                 live = self._connections.with_final_size(connection, live)
-            if count > stream.first_unread or (final and live.size):
+            if count > stream.first_unread(stream.held) or (final and live.size):
                 readable.append(
                     self._grown(connection.format, stream.framer, live, growing=not final)
                 )
@@ -310,10 +306,7 @@ class LiveReader:
     ) -> list[Grown]:
         """Return the new datagrams of a stream; each can be read at once.
 
-        Parameters
-        ----------
-        stream, live
-            A direction of the conversation, and its new datagrams.
+        `stream` is a direction of the conversation, and `live` has its new datagrams.
         """
         if connection.stage == Stage.UNKNOWN:
             captured = next(captured_connections([live], Carriers(self.keys)))

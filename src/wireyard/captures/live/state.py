@@ -16,49 +16,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from wireyard.captures.files.growing import GrowingFile
-from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.records import NO_TIME
-from wireyard.errors import UsageError, WireError
+from wireyard.errors import WireError
 
-_VERSION: Final = 5
 _ARRAY: Final = "\0array"
 """Key of the JSON object that stands for an array; no other key of a state begins like it."""
-_KINDS: Final = frozenset({"uint8", "int8", "int32", "int64"})
+KINDS: Final = {name: np.dtype(name) for name in ("uint8", "int8", "int32", "int64")}
+"""The types of arrays in a state, by name."""
+_TYPES: Final = frozenset(KINDS.values())
 _MOST: Final = 1 << 62
 """Numbers of a state are no larger: sums and differences of two of them fit into its arrays."""
 
 
 class StateError(WireError):
     """A state that is damaged or of another version; its capture has to be read again."""
-
-
-def capture_state(capture: LiveCapture, file: GrowingFile) -> dict[str, Any] | None:
-    """Return the state of a capture; everything that it returned has to be read before.
-
-    Return None while too little of the file has arrived, or if the file is damaged.
-    """
-    file_state = file.state()
-    if file_state is None:
-        return None
-    return {"version": _VERSION, "file": file_state, "capture": capture.state()}
-
-
-def restore_capture(state: Mapping[str, Any], capture: LiveCapture, file: GrowingFile) -> None:
-    """Continue a new capture and file from a stored state.
-
-    Raises
-    ------
-    StateError
-        `state` is no state of a capture, or of another version.
-    """
-    try:
-        if state["version"] != _VERSION:
-            raise StateError("the state of a capture is another version's")
-        file.restore(state["file"])
-        capture.restore(state["capture"])
-    except (LookupError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise StateError(f"the state of a capture is damaged ({error})") from None
 
 
 def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]]]:
@@ -79,17 +50,14 @@ def pack_state(state: Mapping[str, Any]) -> tuple[str, list[np.ndarray[Any, Any]
 def unpack_state(text: str, arrays: Sequence[np.ndarray[Any, Any]]) -> dict[str, Any]:
     """Return the state that `pack_state` packed.
 
-    Raises
-    ------
-    StateError
-        The state is damaged.
+    `StateError` is raised if it is damaged.
     """
 
     def unpacked(value: dict[str, Any]) -> Any:
         if _ARRAY not in value:
             return value
         array = arrays[value[_ARRAY]]
-        if array.dtype.name not in _KINDS:
+        if array.dtype not in _TYPES:
             raise ValueError(array.dtype.name)
         return array if array.flags.writeable else array.copy()
 

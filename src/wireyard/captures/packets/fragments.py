@@ -149,10 +149,7 @@ class Fragments:
     def restore(self, state: Iterable[Mapping[str, Any]], places: Places) -> None:
         """Continue from the `state` of another one.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            `state` is not such a state.
+        `KeyError`, `TypeError` or `ValueError` is raised if `state` is not such a state.
         """
         for each in state:
             datagram = _Datagram(

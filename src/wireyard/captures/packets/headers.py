@@ -106,12 +106,8 @@ def parts_of(ending: int) -> tuple[Fate, int]:
 def scan_headers(data: Bytes, records: Records, first: int, base: int = 0) -> Headers:
     """Read the headers of records of `data`.
 
-    Parameters
-    ----------
-    first
-        Number of the first record.
-    base
-        Address of `data` in the capture's `Places`.
+    `first` is the number of the first record, and `base` the address of `data` in the capture's
+    `Places`.
     """
     kinds = HEADERS[np.minimum(records.links - FIRST_LINK, len(HEADERS) - 1)]
     numbers = np.arange(first, first + len(records))
@@ -162,12 +158,8 @@ def _read(
 class PacketReader:
     """Incremental reader of packet headers that reassembles IP fragments.
 
-    Parameters
-    ----------
-    count
-        Number of packets before the first that is read.
-    tally
-        The tally to count packets in; a new one if None.
+    `count` is the number of packets before the first that is read. Packets are counted in `tally`;
+    in a new one if None.
     """
 
     def __init__(self, count: int = 0, tally: Tally | None = None) -> None:
@@ -223,10 +215,7 @@ class PacketReader:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the `state` of another reader.
 
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            `state` is not such a state.
+        `KeyError`, `TypeError` or `ValueError` is raised if `state` is not such a state.
         """
         self.count = int(state["count"])
         endings = Counter({ending: count for ending, count in state["endings"]})

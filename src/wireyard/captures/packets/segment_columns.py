@@ -36,10 +36,7 @@ SEGMENTS: Final = (
 def segment_schema(columns: Sequence[str] | None = None) -> pa.Schema:
     """Return the columns of the table, or those called `columns`, in that order.
 
-    Raises
-    ------
-    UsageError
-        A name that is no column of the table, or one given twice.
+    `UsageError` is raised for a name that is no column of the table, or one given twice.
     """
     from wireyard.schema import choose_columns, schema_of
 

@@ -44,26 +44,11 @@ def scan_segments(
 ) -> pa.RecordBatchReader:
     """Open a capture as a stream of batches of the table.
 
-    Parameters
-    ----------
-    source
-        As for `open_source`.
-    columns
-        The columns wanted, in order; all if None.
-    tally
-        A tally to count all packets in while they are read.
-
-    Raises
-    ------
-    SourceError
-        The source cannot be read, or is no capture. If it is damaged, raised while reading, after
-        the rows before the damage.
-    UsageError
-        The table has no such column.
-
-    Limits
-    ------
-    The whole capture is in memory, except if it is a local file that is not compressed.
+    `source` is as for `open_source`. `columns` are those wanted, in order; all if None. All packets
+    are counted in `tally` while they are read. `UsageError` is raised if the table has no such
+    column, `SourceError` if the source cannot be read or is no capture; if it is damaged, while
+    reading, after the rows before the damage. The whole capture is in memory, except if it is a
+    local file that is not compressed.
     """
     schema = segment_schema(columns)
     file = CaptureFile.open(source)
@@ -76,10 +61,7 @@ def scan_extent(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of an extent of the last one of `paths`, the local files of a capture.
 
-    Parameters
-    ----------
-    first
-        Number of packets of the capture before the extent.
+    `first` is the number of packets of the capture before the extent.
     """
     *before, path = paths
     file = CaptureFile.map(path, extent)
@@ -102,16 +84,9 @@ def scan_files(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the files of one capture, in the order of their packets.
 
-    Parameters
-    ----------
-    source
-        The capture, as in the column `source`.
-    count
-        Number of packets before the files.
-    first
-        Number, from 0 on, of the first packet whose row is wanted.
-    tally
-        A tally to count all packets in.
+    `source` is the capture, as in the column `source`. `count` is the number of packets before the
+    files, and `first` the number, from 0 on, of the first packet whose row is wanted. All packets
+    are counted in `tally`.
     """
     packets = PacketReader(count, tally)
     rows = _Rows(source, schema, packets.places)

@@ -52,10 +52,7 @@ class Units:
 class Columns:
     """Columns of one length that grow.
 
-    Parameters
-    ----------
-    kinds
-        The type of each column by name.
+    `kinds` has the type of each column by name.
     """
 
     def __init__(self, kinds: Mapping[str, npt.DTypeLike]) -> None:

@@ -110,10 +110,7 @@ def name_of(kind: int) -> str:
 def name_unread(endings: Mapping[int, int]) -> dict[str, int]:
     """Return the numbers of packets that were not read, by name; the most frequent first.
 
-    Parameters
-    ----------
-    endings
-        The `endings` of a `Tally`.
+    `endings` are those of a `Tally`.
     """
     counts: Counter[str] = Counter()
     for ending, count in endings.items():
@@ -128,12 +125,7 @@ def name_unread(endings: Mapping[int, int]) -> dict[str, int]:
 def describe_unread(unread: Mapping[str, int], cut: Cut = NONE_CUT) -> str | None:
     """Return one line about packets that were not read, or not whole; None if there are none.
 
-    Parameters
-    ----------
-    unread
-        The result of `name_unread`.
-    cut
-        Those of which bytes are missing.
+    `unread` is the result of `name_unread`, and `cut` counts those of which bytes are missing.
     """
     texts = [*filter(None, [_list_unread(unread), str(cut) if cut.packets else ""])]
     return "; ".join(texts) or None

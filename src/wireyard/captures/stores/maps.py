@@ -35,10 +35,8 @@ _CLIENT_DATA: Final = b"%CD"
 def read_entry(section: Section, contents: Contents) -> None:
     """Read key and value of a map's record into `contents`.
 
-    Raises
-    ------
-    DecodeError
-        The section is no serialization stream of two objects, or exceeds a limit.
+    `DecodeError` is raised if the section is no serialization stream of two objects, or exceeds a
+    limit.
     """
     _objects(section, contents)
 

@@ -20,10 +20,7 @@ _STATE: Final = struct.Struct(">qi")
 def read_message(section: Section, contents: Contents) -> None:
     """Read the data of a message record into `contents`.
 
-    Raises
-    ------
-    DecodeError
-        The data is malformed; `contents` has what precedes the error.
+    `DecodeError` is raised if the data is malformed; `contents` has what precedes the error.
     """
     contents.packets.append(section.packet(size=section.size("packet size")))
     read_states(section, contents)

@@ -73,21 +73,10 @@ def is_store(path: str) -> bool:
 def read_store(path: str | os.PathLike[str]) -> Store:
     """Return the files of a store.
 
-    Parameters
-    ----------
-    path
-        The folder of a broker, of its store, or of a destination in it; or one file, given as for
-        `open_source`.
-
-    Raises
-    ------
-    SourceError
-        The path does not exist, or is neither a store nor a file of one. An error with one file of
-        a folder is not raised, but becomes its `failure`.
-
-    Limits
-    ------
-    One file at a time is in memory, up to `MAX_FILE_BYTES`. Symbolic links are not followed.
+    `path` is the folder of a broker, of its store, or of a destination in it; or one file, given as
+    for `open_source`. `SourceError` is raised if it does not exist, or is neither a store nor a
+    file of one. An error with one file of a folder is not raised, but becomes its `failure`. One
+    file at a time is in memory, up to `MAX_FILE_BYTES`. Symbolic links are not followed.
     """
     source = os.fspath(path)
     places = _places(source) if os.path.isdir(source) else [_single_place(source)]

@@ -35,11 +35,8 @@ def begins_single(head: bytes) -> bool:
 def read_single(data: bytes, read_data: ReadData, read_attachment: ReadData) -> list[Record]:
     """Return the record of a file, and the unused space after it.
 
-    Parameters
-    ----------
-    read_data, read_attachment
-        Read the two parts of a record. Errors are only reported for a GOOD record; the contents of
-        others are given as far as they can be read.
+    `read_data` and `read_attachment` read the two parts of a record. Errors are only reported for a
+    GOOD record; the contents of others are given as far as they can be read.
     """
     size = len(data)
     if not size:

@@ -42,11 +42,8 @@ _NEWEST: Final = 2
 def read_vrfile(data: bytes, read_data: ReadData) -> list[Record]:
     """Return the records of a file, including its header and unused space.
 
-    Parameters
-    ----------
-    read_data
-        Reads the data of a record. Errors are only reported for records in use; the contents of
-        free and unfinished ones are given as far as they can be read.
+    `read_data` reads the data of a record. Errors are only reported for records in use; the
+    contents of free and unfinished ones are given as far as they can be read.
     """
     if not data:
         return []

@@ -55,10 +55,7 @@ def read_prepared(section: Section, contents: Contents) -> None:
 def read_work(section: Section, type: int, contents: Contents) -> None:
     """Read the body of a log record, except a group, into `contents`.
 
-    Raises
-    ------
-    DecodeError
-        The body is malformed; `contents` has what precedes the error.
+    `DecodeError` is raised if the body is malformed; `contents` has what precedes the error.
     """
     contents.kind = LOG_TYPES.get(type, str(type))
     if type == _EVENT:

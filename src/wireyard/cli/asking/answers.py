@@ -73,14 +73,9 @@ def opened_tables(
 ) -> Iterator[Tables]:
     """Open the tables of inputs or of a lake; print their notes at the end.
 
-    Unless they may be empty, the command ends if no packet was found.
-
-    Raises
-    ------
-    UsageError, SourceError
-        Those of `open_tables`.
-    CannotWrite
-        The temporary folder is full.
+    Unless they may be empty, the command ends if no packet was found. The errors are those of
+    `open_tables`, `UsageError` and `SourceError`, and `CannotWrite` if the temporary folder is
+    full.
     """
     leave_out_pandas()
     from wireyard.answers import open_tables
@@ -148,24 +143,21 @@ def split_inputs(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 def shown_inputs(
     inputs: Sequence[str],
+    *,
     format_name: str | None = None,
     decode_as: Sequence[str] = (),
     keylog: Sequence[str] = (),
     rotated: bool = False,
-    no_cache: bool = False,
+    **_: Any,
 ) -> str:
     """Return inputs and the options that decide their rows, as on a command line."""
     from wireyard.answers.why import quote
 
     # A path that begins with a dash would be taken for an option.
-    paths = [
-        f"./{path}" if path.startswith("-") and path != "-" else path
-        for path in map(shown_url, inputs)
-    ]
-    words = [*paths, *(["--format", format_name] if format_name else [])]
-    for option, values in (("-d", decode_as), ("--keylog", keylog)):
-        for value in values:
-            words += (option, value)
+    words = [f"./{path}" if path[:1] == "-" != path else path for path in map(shown_url, inputs)]
+    words += ["--format", format_name] if format_name else []
+    words += [word for rule in decode_as for word in ("-d", rule)]
+    words += [word for path in keylog for word in ("--keylog", path)]
     return " ".join(map(quote, [*words, *(["--rotated"] if rotated else [])]))
 
 

@@ -11,23 +11,18 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.asking.answers import (
-    no_cache_option,
     note_nothing,
     opened_tables,
+    reading_options,
     shown_inputs,
     status_of,
 )
-from wireyard.cli.options import (
-    PATH,
-    decode_as_option,
-    examples,
-    format_option,
-    rotated_option,
-)
+from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
 from wireyard.cli.progress import waiting
 from wireyard.errors import UsageError
 from wireyard.streams.urls import shown_url
+from wireyard.text import bytes_text
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -66,17 +61,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="The port of --serve; any that is free if not given.",
 )
-@format_option("by the first bytes of each stream")
-@decode_as_option
-@click.option(
-    "--keylog",
-    multiple=True,
-    type=PATH,
-    metavar="FILE",
-    help="A key log with the secrets of a capture's TLS connections.",
-)
-@rotated_option
-@no_cache_option
+@reading_options
 def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int, **how: Any) -> int:
     """Write a page about captures, streams, stores or a lake.
 
@@ -97,8 +82,7 @@ def command(inputs: tuple[str, ...], output: str | None, serve: bool, port: int,
             page = _build(tables, inputs, how).encode()
     with open_output(output, binary=False) as file:
         file.write(page)
-    if output != "-":
-        exits.note(f"wrote {output}, {len(page) / 1000:,.0f} kB")
+    exits.note_written(output, bytes_text(len(page)))
     return status_of(tables) if tables.formats else exits.DATA_LOST
 
 

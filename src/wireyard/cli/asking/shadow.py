@@ -26,9 +26,10 @@ from wireyard.cli.asking.answers import (
 from wireyard.cli.asking.sql import WRITERS
 from wireyard.cli.options import PATH, examples
 from wireyard.cli.output import open_output
-from wireyard.cli.replay import BROKER, read, send, sending_options
+from wireyard.cli.replay import BROKER, read, rename_option, send, sending_options
 from wireyard.errors import UsageError
 from wireyard.formats.marks import shown
+from wireyard.text import bytes_text
 
 if TYPE_CHECKING:
     from wireyard.answers import Tables
@@ -45,7 +46,7 @@ _MOST_SHOWN = 10
     epilog=examples(
         "wireyard shadow old.pcapng new.pcapng",
         "wireyard shadow old.pcapng --to 'mosquitto -p {port}'",
-        "wireyard shadow old.pcapng new.pcapng -w page.html",
+        "wireyard shadow old.pcapng new.pcapng --rename 'plant/#=site/1/#' -w page.html",
         "wireyard shadow lake-2.0 lake-2.1 --out jsonl | jq 'select(.breaks == \"B\")'",
     ),
 )
@@ -54,6 +55,7 @@ _MOST_SHOWN = 10
 @click.option("--own", metavar="BROKER", help="Replay A to this broker, its own, for the noise.")
 @click.option("-w", "--write", type=PATH, metavar="FILE",
               help="Write a page of HTML too, whole in one file.")  # fmt: skip
+@rename_option
 @sending_options
 @reading_options
 @limit_option(_MOST_SHOWN, "Show the first N differences.", least=0)
@@ -65,6 +67,7 @@ def command(
     write: str | None,
     limit: int,
     out: str,
+    rename: tuple[str, ...],
     record: str | None,
     speed: float | None,
     logins: str | None,
@@ -73,17 +76,19 @@ def command(
 ) -> int:
     """Show what the broker of one recording did otherwise than that of another.
 
-    Both have the same MQTT clients. A and B are captures, streams, folders of them, or lakes; with
-    --to, B is what these clients do again with another broker. Deliveries are matched by client id,
-    topic and payload, never by time, ports or packet ids; connections by client id and number. What
-    a recording could not show is no difference. Each has a class, the side that breaks a rule if
-    any does, and a frame of each side.
+    Both have the same clients of MQTT or JMS. A and B are captures, streams, folders of them, or
+    lakes; with --to, B is what the MQTT clients do again with another broker. Deliveries are
+    matched by client, destination and payload, never by time, ports or packet ids; connections by
+    client and number. What a recording could not show is no difference. Each has a class, the side
+    that breaks a rule if any does, and a frame of each side.
 
     With --to, the noise is shown too: what differs between two replays to this broker, or with
     --own between A and a replay to the broker of A.
     """
+    from wireyard.replay.renaming import AS_IS, Renaming
     from wireyard.shadow import differences
 
+    renaming = Renaming(rename)
     if len(inputs) != (1 if to else 2) or (own and not to):
         raise UsageError("shadow: name two recordings, A and B, or A and --to BROKER")
     with ExitStack() as stack:
@@ -91,13 +96,13 @@ def command(
         if to is not None:
             folder = record or stack.enter_context(TemporaryDirectory(prefix="wireyard-"))
             play = partial(send, speed=speed, logins=logins, yes_to=yes_to, say=exits.note)
-            script = read(inputs[0], how["decode_as"], how["keylog"])
+            script = read(inputs[0], how["decode_as"], how["keylog"], renaming)
             status, names = _replayed(script, to, own, folder, play)
             names, titles = (*inputs, *names), (*inputs, f"a replay to {to}")
         tables = [stack.enter_context(opened_tables([name], **how)) for name in names]
-        found = differences(*tables[:2])
+        found = differences(tables[0], tables[1], renaming)
         if to is not None:
-            again = differences(tables[0 if own else 1], tables[2])
+            again = differences(tables[0 if own else 1], tables[2], renaming if own else AS_IS)
             noise = Counter(each.difference for each in again)
         if write is not None:
             _write_page(write, found, noise, titles, tables)
@@ -124,7 +129,7 @@ def _write_page(
     page = build_comparison(Compared(titles, tables, rows, noise, CLASSES)).encode()
     with open_output(path, binary=False) as file:
         file.write(page)
-    exits.note(f"wrote {path}, {len(page) / 1000:,.0f} kB")
+    exits.note_written(path, bytes_text(len(page)))
 
 
 def _replayed(

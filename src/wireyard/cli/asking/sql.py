@@ -89,6 +89,7 @@ def _answer(tables: Tables, query: str, kind: str, write: str | None) -> None:
         found, writer = tables.sql(query), WRITERS[kind]
     with open_output(write, binary=kind == "parquet") as file:
         writer(found, file)
+    exits.note_written(write, count_text(found.num_rows, "row"))
 
 
 # --- tables ---------------------------------------------------------------------------------
@@ -196,14 +197,8 @@ def prompt(
 ) -> None:
     """Run queries that are typed, until Ctrl-D.
 
-    A query ends with a semicolon, or with an empty line; Ctrl-C drops it.
-
-    Parameters
-    ----------
-    columns
-        Returns the columns of a table.
-    run
-        Runs a query and prints its answer.
+    A query ends with a semicolon, or with an empty line; Ctrl-C drops it. `columns` returns the
+    columns of a table; `run` runs a query and prints its answer.
     """
     _edit_lines(lambda line: _names(line, tables, columns))
     print(f"{len(tables)} tables, listed by SHOW TABLES; a query ends with ; and Ctrl-D ends all")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -27,7 +26,7 @@ from wireyard.cli.asking.answers import (
 )
 from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, examples
-from wireyard.cli.output import open_output, to_terminal
+from wireyard.cli.output import open_output, to_terminal, wants_colours
 from wireyard.errors import UsageError
 from wireyard.text import printable
 
@@ -106,18 +105,14 @@ def command(inputs: tuple[str, ...], limit: int, verbose: bool, out: str, **how:
 class _Text:
     """Writes findings for people.
 
-    Parameters
-    ----------
-    is_terminal
-        Whether lines are cut to its width, and severities have colours.
-    why
-        The command that shows the details of a finding, without its number.
+    On a terminal, lines are cut to its width, and severities have colours. `why` is the command
+    that shows the details of a finding, without its number.
     """
 
     def __init__(self, tables: Tables, is_terminal: bool, why: str) -> None:
         self._tables, self._why = tables, why
         self._width = get_terminal_size().columns if is_terminal else None
-        self._coloured = is_terminal and not os.environ.get("NO_COLOR")
+        self._coloured = is_terminal and wants_colours()
 
     def lines(
         self, found: Sequence[Finding], numbered: Mapping[int, Finding], limit: int, verbose: bool

@@ -150,10 +150,7 @@ def payload_cell(format: Format, choice: str, row: Row, most_bytes: int | None =
 def body_view(format: Format, choice: str, most_bytes: int | None = None) -> Callable[[Row], Any]:
     """Return a function from a row to the shown value of its body, cut after `most_bytes`.
 
-    Raises
-    ------
-    UsageError
-        The format has no such view of bodies.
+    A `UsageError` is raised if the format has no such view of bodies.
     """
     if choice in NOTATIONS:
         name = format.body.column

@@ -30,10 +30,7 @@ _WHOLE_BATCHES = 4
 def read_batches(reading: OpenInput) -> Iterator[pa.RecordBatch]:
     """Yield the selected rows and columns of an input.
 
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    In mode ``failfast``, the first bad row raises a `DecodeError`.
     """
     selection = reading.selection
     redactor = Redactor(selection.format)
@@ -146,13 +143,7 @@ class Tables:
 
 
 def _check_request(selection: Selection, kind: str) -> None:
-    """Check that a kind of table supports the request.
-
-    Raises
-    ------
-    UsageError
-        It has no such view of payloads, or no nested packets.
-    """
+    """Raise `UsageError` if a kind of table has no such view of payloads, or no nested packets."""
     choice = selection.payload
     if kind == "csv":
         from wireyard.cli.decoding.csv import PAYLOAD_TEXTS

@@ -7,9 +7,11 @@ bytes hexadecimal.
 
 from __future__ import annotations
 
+import codecs
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from io import BytesIO
 from types import MappingProxyType
 from typing import IO, Any
 
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from wireyard.cli.decoding.cells import NOTATIONS, UNSAFE, json_text, shown_bytes
+from wireyard.cli.decoding.large import hex_pieces, large_rows, large_value, pieces_of
 from wireyard.text import CONTROL, PAYLOADS, printable
 
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint16)
@@ -33,25 +36,15 @@ _IN_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 class CsvWriter:
-    """Writer of batches of one schema as CSV; at most one batch is in memory.
+    """Writer of batches of one schema as CSV, in UTF-8; at most one batch is in memory.
 
-    Parameters
-    ----------
-    schema
-        The schema of the batches.
-    file
-        The output file; the text is UTF-8.
-    payload
-        Notation of payloads: a key of `PAYLOAD_TEXTS`.
-    payload_bytes
-        Payloads are cut after so many bytes, with a note of how many were cut; None to cut none.
-    times
-        Integer columns that are times since 1970, each with its unit: ``ms`` or ``ns``.
-    spreadsheet
-        Whether to begin the file with a byte order mark, to put an apostrophe before text that a
-        spreadsheet would take for a formula, and to escape characters that change how text looks.
-    terminal
-        Whether the text goes to a terminal, so that control characters are escaped.
+    `payload` is the notation of payloads, a key of `PAYLOAD_TEXTS`. Payloads are cut after
+    `payload_bytes`, with a note of how many bytes were cut; None to cut none. `times` are the
+    integer columns that are times since 1970, each with its unit: ``ms`` or ``ns``.
+
+    For a spreadsheet, the file begins with a byte order mark, text that a spreadsheet would take
+    for a formula gets an apostrophe in front, and characters that change how text looks are
+    escaped. For a terminal, control characters are escaped.
     """
 
     def __init__(
@@ -75,11 +68,38 @@ class CsvWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Write the rows of a batch."""
+        start = 0
+        for row in self._large_rows(batch):
+            _write_cells(self._columns(batch.slice(start, row - start)), self._file)
+            self._write_large(batch.slice(row, 1))
+            start = row + 1
+        _write_cells(self._columns(batch.slice(start)), self._file)
+
+    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         named = zip(batch.schema.names, batch.columns, strict=True)
-        columns = [self._cells(name, values) for name, values in named]
-        cells = pa.table(columns, names=[str(number) for number in range(len(columns))])
-        options = csv.WriteOptions(include_header=False)
-        csv.write_csv(cells, pa.PythonFile(self._file, mode="w"), options)
+        return [self._cells(name, values) for name, values in named]
+
+    def _large_rows(self, batch: pa.RecordBatch) -> list[int]:
+        """Return the rows with a payload that is written in pieces."""
+        is_plain = self._payload in ("text", "hex") and self._payload_bytes is None
+        if not is_plain or self._spreadsheet or self._terminal:
+            return []
+        return large_rows(batch, [name for name in PAYLOADS if name in batch.schema.names])
+
+    def _write_large(self, row: pa.RecordBatch) -> None:
+        """Write one row, whose payloads are large, cell by cell."""
+        for place, (name, values) in enumerate(zip(row.schema.names, row.columns, strict=True)):
+            self._file.write(b"," * (place > 0))
+            if name in PAYLOADS and (data := large_value(values)) is not None:
+                self._file.write(b'"')
+                for text in _text_pieces(data, self._payload):
+                    self._file.write(text.replace(b'"', b'""'))
+                self._file.write(b'"')
+            else:
+                cell = BytesIO()
+                _write_cells([self._cells(name, values)], cell)
+                self._file.write(cell.getvalue()[:-1])
+        self._file.write(b"\n")
 
     def close(self) -> None:
         """End the file; nothing is left to write."""
@@ -118,6 +138,12 @@ class CsvWriter:
         return pc.if_else(formula, _join("'", texts), _join(texts))
 
 
+def _write_cells(columns: Sequence[pa.Array], file: IO[bytes]) -> None:
+    cells = pa.table(columns, names=[str(number) for number in range(len(columns))])
+    options = csv.WriteOptions(include_header=False)
+    csv.write_csv(cells, pa.PythonFile(file, mode="w"), options)
+
+
 def write_csv(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, file: IO[bytes], **how: Any
 ) -> None:
@@ -139,6 +165,25 @@ def _binary_texts(values: pa.Array, notation: str, most: int | None) -> pa.Array
     cut = [shown_bytes(data, notation, most) for data in values.filter(long).to_pylist()]
     short = pc.if_else(long, pa.scalar(None, values.type), values)
     return pc.replace_with_mask(show(short), long, pa.array(cut, pa.large_string()))
+
+
+def _text_pieces(data: memoryview, notation: str) -> Iterator[bytes]:
+    """Yield a payload as `PAYLOAD_TEXTS` has it, in pieces."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    controls = re.compile(CONTROL.encode())
+    is_text = notation == "text"
+    try:
+        for piece in pieces_of(data) if is_text else ():
+            decoder.decode(piece)
+            is_text &= controls.search(piece) is None
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        is_text = False
+    if is_text:
+        yield from map(bytes, pieces_of(data))
+    else:
+        yield b"0x" * (notation == "text")
+        yield from hex_pieces(data)
 
 
 def _parts(values: pa.Array) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -173,9 +218,9 @@ def _each(show: Callable[[bytes], str]) -> Callable[[pa.Array], pa.Array]:
 def _plain_texts(values: pa.Array) -> pa.Array:
     """Return bytes as text if they are printable UTF-8, else as ``0x`` and hexadecimal."""
     bounds, data = _parts(values)
-    high = np.concatenate([[0], np.cumsum(data > 0x7F)])[bounds]
-    binary = np.zeros(len(values), np.bool_)
-    for row in np.flatnonzero(high[1:] > high[:-1]).tolist():
+    binary, filled = np.zeros(len(values), np.bool_), np.flatnonzero(np.diff(bounds))
+    highest = np.maximum.reduceat(data, bounds[filled]) if len(filled) else data
+    for row in filled[highest > 0x7F].tolist():
         try:
             data[bounds[row] : bounds[row + 1]].tobytes().decode()
         except UnicodeDecodeError:

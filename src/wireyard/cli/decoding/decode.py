@@ -40,10 +40,7 @@ disturb."""
 def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
     """Return the view of payloads, and the rules by which they are decoded.
 
-    Raises
-    ------
-    UsageError
-        An option is neither a view nor a rule, or there are two views.
+    A `UsageError` is raised if an option is neither a view nor a rule, or there are two views.
     """
     rules = [one for one in given if "=" in one]
     ways = [one for one in given if "=" not in one]
@@ -61,6 +58,15 @@ def _payload_request(given: tuple[str, ...]) -> dict[str, Any]:
     return {"payload": chosen, "rules": parse_rules(rules)}
 
 
+def _check_time(option: str, text: str) -> None:
+    from wireyard.streams.conditions import time_ns
+
+    try:
+        time_ns(text)
+    except UsageError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
 def _conditions(
     where: tuple[str, ...],
     topics: tuple[str, ...],
@@ -69,6 +75,12 @@ def _conditions(
     until: str | None,
 ) -> tuple[str, ...]:
     """Return the conditions of all options that select rows."""
+    for topic in topics:
+        if "#" in topic.split("/")[:-1]:
+            raise UsageError(f"-t {topic}: # stands for all further levels, so it comes last")
+    for option, time in (("--since", since), ("--until", until)):
+        if time:
+            _check_time(option, time)
     quoted = [re.sub(r"(['\\\\])", r"\\\1", topic) for topic in topics]
     any_topic = " OR ".join(f"topic == '{topic}'" for topic in quoted)
     times = [f"captured_ns {sign} {time}" for sign, time in ((">=", since), ("<", until)) if time]
@@ -336,4 +348,4 @@ def _write(job: Job, kind: str, write: str | None) -> None:
             written = {str(write): count_text(job.budget.taken, "row")}
     if write not in (None, "-"):
         for name, rows in written.items():
-            exits.note(f"wrote {name}, {rows}")
+            exits.note_written(name, rows)

@@ -119,6 +119,8 @@ class Job:
         is_known = found.closed or found.unread or found.damage
         if named is not None and not found.readables and not is_known:
             exits.note(f"{found.name}: holds no stream of {named.name}")
+        elif not found.readables and not found.notes and not is_known:
+            exits.note(f"{found.name}: {exits.NO_PACKET}")
         if self.tables and named is not None and not found.readables:
             groups = [(named, [])]  # a table without rows
         for format, some in groups:

@@ -8,8 +8,9 @@ are no well-formed packets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 from wireyard.arena import pooled
 from wireyard.arrays import Bytes, Int32s, Ints
 from wireyard.cli.decoding.cells import row_line
+from wireyard.cli.decoding.large import hex_pieces, large_rows, large_value
 from wireyard.cli.decoding.reading import OpenInput, read_parts
 from wireyard.cli.decoding.selection import Selection
 from wireyard.formats.properties import TYPES
@@ -27,6 +29,7 @@ from wireyard.streams import line_kernels
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.framer import OK
 from wireyard.streams.redaction import Redactor
+from wireyard.text import PAYLOADS
 
 _OF_STREAMS: Final = ("source", "stream", *(column.name for column in CAPTURED))
 """Columns that come from the source of a row, not from its bytes."""
@@ -55,10 +58,7 @@ _PROPERTY_SHAPES: Final = {
 def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
     """Write the selected rows of a reading.
 
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    In mode ``failfast``, the first bad row raises a `DecodeError`.
     """
     selection = reading.selection
     redactor = Redactor(selection.format)
@@ -79,8 +79,15 @@ def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> 
         row for row, values in reader.scalar_rows.items() if not plain or values["status"] != OK
     ]
     scalar = np.array(single, np.int64)
-    for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-        part = batch.slice(first, _ROWS_AT_ONCE)
+    bodies = [name for name in names if name in PAYLOADS]
+    cuts = {*range(0, batch.num_rows, _ROWS_AT_ONCE), batch.num_rows}
+    large = {*large_rows(batch, bodies)} - {*single}
+    cuts |= {cut for row in large for cut in (row, row + 1)}
+    for first, stop in pairwise(sorted(cuts)):
+        part = batch.slice(first, stop - first)
+        if first in large:
+            yield from _large_line(part, names, bodies, keys, kinds)
+            continue
         cells = [_cells(part[name], kinds) for name in names]
         text, lines = _joined(zip(keys, cells, strict=True), "}\n", part.num_rows)
         in_part = scalar[slice(*scalar.searchsorted((first, first + part.num_rows)))]
@@ -90,6 +97,29 @@ def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> 
             yield line
             start = row - first + 1
         yield text[lines[start] : lines[-1]].data
+
+
+def _large_line(
+    row: pa.RecordBatch,
+    names: Sequence[str],
+    bodies: Sequence[str],
+    keys: Sequence[str],
+    kinds: Mapping[str, int],
+) -> Iterator[Any]:
+    """Yield the line of a row with large values in pieces: they are in the place of empty ones."""
+    values = {name: row[name] for name in names}
+    large = [(name, data) for name in bodies if (data := large_value(values[name])) is not None]
+    empty = pa.array([b""], pa.binary())
+    cells = [
+        _cells(value if name not in dict(large) else empty, kinds) for name, value in values.items()
+    ]
+    text, lines = _joined(zip(keys, cells, strict=True), "}\n", 1)
+    rest = text[: lines[-1]].tobytes()
+    for name, data in large:
+        head, key, rest = rest.partition(f'"{name}":"'.encode())
+        yield head + key
+        yield from hex_pieces(data)
+    yield rest
 
 
 def _single_lines(
@@ -123,13 +153,8 @@ def _joined(
 ) -> tuple[Bytes, Ints]:
     """Return rows as text, and the offset of each row in it.
 
-    Parameters
-    ----------
-    columns
-        For each column the text before its values, in ASCII, and its cells; None for null in all
-        rows.
-    end
-        The text at the end of a row.
+    `columns` has for each column the text before its values, in ASCII, and its cells; None for null
+    in all rows. `end` is the text at the end of a row.
     """
     between: list[str] = []
     found: list[_Cells] = []
@@ -159,10 +184,7 @@ def _joined(
 def _cells(values: pa.Array, named: Mapping[str, int]) -> _Cells | None:
     """Return the cells of a column; None if all are null.
 
-    Parameters
-    ----------
-    named
-        The shapes of values that have a name, by name.
+    `named` has the shapes of values that have a name, by name.
     """
     kind, rows = values.type, len(values)
     if values.null_count == rows or pa.types.is_struct(kind):
@@ -217,12 +239,7 @@ def _fields(values: pa.Array) -> dict[str, pa.Array]:
 def _typed(labels: pa.Array, values: pa.Array, shapes: Mapping[str, int]) -> _Cells | None:
     """Return the cells of values that are text in the column, and typed in JSON.
 
-    Parameters
-    ----------
-    labels
-        The name or the type of each value.
-    shapes
-        The JSON shapes of values, by label.
+    `labels` are the names or the types of the values; `shapes` has the JSON shapes by label.
     """
     if values.null_count == len(values):
         return None

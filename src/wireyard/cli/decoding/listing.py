@@ -43,6 +43,8 @@ _MOST_PAYLOAD: Final = 1 << 10
 _MOST: Final = {"client": 24, "packet": 24, "topic": 48, "qos": 4}
 """The columns between the time and the payload, with their greatest widths."""
 _LEAST: Final = 8
+_NARROW: Final = 64
+"""Width from which on there is room for all columns."""
 _SHARES: Final = {"client": 6, "packet": 8, "topic": 4, "qos": 1}
 """The same as parts of a terminal's width, a sixth and so on."""
 _TITLES: Final = {"client": "client", "packet": "packet", "topic": "topic", "qos": "QoS"}
@@ -71,16 +73,10 @@ _SHOWN: Final = (
 class PacketList:
     """Prints packets, one a line.
 
-    Parameters
-    ----------
-    console
-        Where; in colour if it is a terminal and NO_COLOR is not set.
-    verbose
-        Whether each line is followed by all other columns of its packet.
-    limit
-        Print so many packets, of a capture the first by time; None for all.
-    headings
-        Whether the packets of bare streams are printed below their names.
+    The console has colours if it is a terminal that has any, and NO_COLOR is not set. With
+    `verbose`, each line is followed by all other columns of its packet. `limit` is the number of
+    packets to print, of a capture the first by time; None for all. With `headings`, the packets of
+    bare streams are printed below their names.
     """
 
     def __init__(
@@ -93,7 +89,7 @@ class PacketList:
     ) -> None:
         self._console, self._verbose, self._headings = console, verbose, headings
         self._left = sys.maxsize if limit is None else limit
-        self._colours = console.is_terminal and not console.no_color
+        self._colours = console.color_system is not None and not console.no_color
         self._cuts = console.is_terminal or "COLUMNS" in os.environ
         self._widths = dict.fromkeys(_MOST, 0)
         self._day = self._heading = ""
@@ -290,11 +286,18 @@ class PacketList:
             if width
         }
 
+    @property
+    def _is_narrow(self) -> bool:
+        """Whether what follows a packet's type is on a line of its own."""
+        return self._cuts and self._console.width < _NARROW
+
     def _header(self, day: str, widths: Mapping[str, int]) -> str:
         first = f"{day:>{_CLOCK}}" if day == "offset" else f"{day} UTC "
         cells = [f"{_TITLES[name]:<{width}}" for name, width in widths.items()]
         if "client" in widths:
             cells[0] += "  "  # above the arrow
+        if self._is_narrow:
+            return self._styled("  ".join([first, *cells[:2]]), _DIM)
         return self._styled("  ".join([first, *cells, "payload"]), _DIM)
 
     def _line(
@@ -312,6 +315,13 @@ class PacketList:
             text = f"{padded(name, width, right=False)} {arrow or ' '}"
             parts.append(self._styled(text, _STYLES["client"]))
             room -= width + 4
+        if self._is_narrow:
+            parts.append(
+                self._styled(cells[0], _FAULT if cells[0][:1] == "!" else _STYLES["packet"])
+            )
+            below = "  ".join(filter(None, cells[1:4]))
+            below = f"\n    {padded(below, self._console.width - 4, right=False)}" if below else ""
+            return "  ".join(parts) + below
         # What a packet without topic is about takes the place of its topic.
         shown = 3 if cells[1] or cells[2] else 1
         for name, cell in zip(("packet", "topic", "qos")[:shown], cells, strict=False):

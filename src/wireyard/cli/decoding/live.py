@@ -63,10 +63,7 @@ def stopping() -> Iterator[Callable[[], bool]]:
 class LiveReading:
     """A followed input, as a sequence of inputs for the writers of a command.
 
-    Parameters
-    ----------
-    stop
-        Returns whether the user has ended it.
+    `stop` returns whether the user has ended it.
     """
 
     job: Job
@@ -153,15 +150,8 @@ _STDIN: Final = 0
 def capturing(interface: str, filter: str | None) -> Iterator[None]:
     """Let standard input be what is captured of an interface, in pcapng or pcap.
 
-    Parameters
-    ----------
-    filter
-        A capture filter of libpcap, such as ``port 1883``; None for all packets.
-
-    Raises
-    ------
-    SourceError
-        There is no program to capture with, or it may not capture.
+    `filter` is a capture filter of libpcap, such as ``port 1883``; None for all packets. A
+    `SourceError` is raised if there is no program to capture with, or it may not capture.
     """
     words = _program(interface, filter)
     with TemporaryFile() as said, Popen(words, stdout=PIPE, stderr=said) as process:

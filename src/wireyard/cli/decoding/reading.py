@@ -135,15 +135,9 @@ class Budget:
 class OpenInput:
     """Streams of one input and one format, with the selection, and the faults found while reading.
 
-    Attributes
-    ----------
-    faults
-        By stream.
-    framers
-        The framers of growing streams, by the identity of the stream; None if all streams are read
-        from their beginning.
-    readers
-        Readers to reuse: to make one takes as long as to read some packets.
+    `faults` are by stream. `framers` are the framers of growing streams, by the identity of the
+    stream; None if all streams are read from their beginning. `readers` are readers to reuse: to
+    make one takes as long as to read some packets.
     """
 
     streams: Sequence[DirectedStream]
@@ -185,12 +179,8 @@ def read_stream(
 ) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
     """Yield the selected rows of one stream, block by block, with their position.
 
-    Each batch comes with its reader, whose `scalar_rows` are all of these rows.
-
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    Each batch comes with its reader, whose `scalar_rows` are all of these rows. In mode
+    ``failfast``, the first bad row raises a `DecodeError`.
     """
     how = {"apart": True, "scalar": True}
     reader = _reader(reading, reading.selection.row_plan, opened.bytes_ahead, **how)
@@ -203,18 +193,9 @@ def read_parts(
 ) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
     """Yield the selected rows of all streams, those of small streams together.
 
-    Each batch comes with its reader, which has the rows of the scalar reader. One thread reads:
-    that is faster than any writer, and each further thread would hold 100 MB.
-
-    Parameters
-    ----------
-    apart
-        Parameter of `BlockReader`.
-
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    Each batch comes with its reader, which has the rows of the scalar reader; `apart` is a
+    parameter of `BlockReader`. One thread reads: that is faster than any writer, and each further
+    thread would hold 100 MB. In mode ``failfast``, the first bad row raises a `DecodeError`.
     """
     if reading.budget.limited:  # faults are counted up to the last row, so read block by block
         for opened in reading.wanted_streams():

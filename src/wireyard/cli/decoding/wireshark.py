@@ -58,10 +58,7 @@ _TOKEN: Final = re.compile(
 def column_of(field: str) -> str:
     """Return the column of a field by Wireshark's name, or by its own.
 
-    Raises
-    ------
-    UsageError
-        A name of Wireshark's that has no column.
+    A `UsageError` is raised for a name of Wireshark's that has no column.
     """
     if "." not in field:
         return field
@@ -73,13 +70,7 @@ def column_of(field: str) -> str:
 
 
 def condition_of(display_filter: str) -> str:
-    """Return a display filter as a condition.
-
-    Raises
-    ------
-    UsageError
-        A field has no column.
-    """
+    """Return a display filter as a condition; raise `UsageError` if a field has no column."""
 
     def translated(token: re.Match[str]) -> str:
         if token["flag"]:

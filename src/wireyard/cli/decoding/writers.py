@@ -93,18 +93,18 @@ class _JsonArray:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._between = b"[\n"
+        self._before = b"[\n"
 
     def write(self, lines: bytes | memoryview) -> None:
-        """Write complete lines."""
+        """Write lines, or parts of them."""
         text = bytes(lines)
         if text:
-            self._file.write(self._between + text[:-1].replace(b"\n", b",\n"))
-            self._between = b",\n"
+            self._file.write(self._before + text.removesuffix(b"\n").replace(b"\n", b",\n"))
+            self._before = b",\n" if text.endswith(b"\n") else b""
 
     def close(self) -> None:
         """End the array; the other file stays open."""
-        self._file.write(b"\n]\n" if self._between == b",\n" else b"[]\n")
+        self._file.write(b"\n]\n" if self._before == b",\n" else b"[]\n")
 
 
 def _write_json(job: Job, readings: Iterator[OpenInput], file: IO[bytes]) -> None:
@@ -130,10 +130,7 @@ _PLACE = ("source", "stream", *_CAPTURED)
 def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
     """Yield the selected rows of one stream in order, with every column.
 
-    Raises
-    ------
-    DecodeError
-        In mode ``failfast``: the first bad row.
+    In mode ``failfast``, the first bad row raises a `DecodeError`.
     """
     selection, faults = reading.selection, reading.faults[opened.stream]
     request, redact = selection.request, selection.format.secrets.redact

@@ -42,10 +42,7 @@ class Sequential:
     def read(cls, path: str, format_name: str | None, max_packet_bytes: int | None) -> Sequential:
         """Read a file.
 
-        Raises
-        ------
-        UsageError
-            It is compressed or a pipe, and cannot be read from the middle.
+        A `UsageError` is raised if it is compressed or a pipe, and cannot be read from the middle.
         """
         with open_one(path, format_name) as (format, opened):
             if opened.size is None:

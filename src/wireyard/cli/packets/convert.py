@@ -18,6 +18,7 @@ from wireyard.formats import get_format
 from wireyard.layers.port import to_gpacket, to_jmq
 from wireyard.streams.decoder import decode_blocks
 from wireyard.streams.framer import Framer
+from wireyard.text import count_text
 
 _CONVERSIONS: Mapping[str, tuple[str, Callable[[Any], Any]]] = MappingProxyType(
     {"jmq": ("gpacket", to_gpacket), "gpacket": ("jmq", to_jmq)}
@@ -51,7 +52,7 @@ def command(
     'docs/formats/port.md' has the table. Every packet can be converted back, byte for byte. A
     GPacket that is not the conversion of a JMQ packet is a fault.
     """
-    faults = Faults()
+    faults, count = Faults(), 0
     with open_one(file, format_name) as (format, opened):
         if format.name not in _CONVERSIONS:
             known = " and ".join(_CONVERSIONS)
@@ -65,12 +66,14 @@ def command(
                     if event.packet is None:
                         raise event.error or EncodeError("status", event.status, "no packet")
                     out.write(encode(convert(event.packet)))
+                    count += 1
                 except WireError as error:
                     if not skip_faults:
                         error.add_note(f"in {file}, offset {event.offset}")
                         raise
                     status = event.status if event.packet is None else UNCONVERTED
                     faults.add(status, event.offset, event.length, {"message": str(error)})
+    exits.note_written(write, count_text(count, "packet"))
     if faults:
         exits.note(f"{file}: left out {faults.text()}")
         return exits.DATA_LOST

@@ -56,16 +56,18 @@ def command(file: str, write: str | None, format_name: str | None, skip_faults: 
     missing too; a row where one of them contradicts the others is refused.
     """
     with open_output(write, binary=True) as target, closing(_lines(file)) as lines:
-        packets = _Packets(lines, format_name, skip_faults)
+        packets, count = _Packets(lines, format_name, skip_faults), 0
         try:
             for format, group in groupby(packets, key=itemgetter(0)):
                 for row in format.several.join_rows(map(itemgetter(1), group), format.context):
                     data = format.encode(format.packet_of(row, format.context))
                     _check_derived(format, row, data)
                     target.write(data)
+                    count += 1
         except (EncodeError, UsageError, _NoRow) as error:
             error.add_note(f"in {file}, line {packets.line}")
             raise
+    exits.note_written(write, count_text(count, "packet"))
     if packets.skipped:
         exits.note(f"{file}: {count_text(packets.skipped, 'row')} left out, being no packets")
     return exits.DONE
@@ -87,14 +89,9 @@ class _NoRow(SourceError):
 class _Packets:
     """A single-pass iterator over the rows of lines that are packets, each with its format.
 
-    Parameters
-    ----------
-    lines
-        Lines of JSON, each with its number.
-    format_name
-        Format of all rows; if None, each row has a column `format`.
-    skip_faults
-        Whether to leave out rows that are no well-formed packets instead of raising an error.
+    `lines` are lines of JSON, each with its number. `format_name` is the format of all rows; if
+    None, each row has a column `format`. `skip_faults` is whether to leave out rows that are no
+    well-formed packets instead of raising an error.
     """
 
     def __init__(
@@ -261,19 +258,9 @@ _READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
 
 
 def _row_of(values: Mapping[str, Any], columns: Mapping[str, Column]) -> Row:
-    """Return the row in a JSON object.
+    """Return the row in a JSON object; `columns` are its columns, by their names in the object.
 
-    Parameters
-    ----------
-    values
-        The object.
-    columns
-        The columns of the row, by their names in the object.
-
-    Raises
-    ------
-    EncodeError
-        A name is no column, or a value does not have its column's kind.
+    An `EncodeError` is raised if a name is no column, or a value does not have its column's kind.
     """
     row: Row = {}
     for name, value in values.items():

@@ -99,6 +99,8 @@ def command(
                 _write_table(console, lambda: map(_cells, found.rows(order)))
                 console.print()
                 console.print(_ledger(capture), soft_wrap=True)
+    if not len(found):
+        exits.note(f"{file}: has no TCP connection and no datagram")
     _note_unread(file, capture.unread, capture.cut)
     if proxies := describe_proxies(formats.apart.values()):
         exits.note(f"{file}: {proxies}")
@@ -171,11 +173,8 @@ _KEPT = (
 def _write_table(console: Console, rows: Callable[[], Iterable[Mapping[str, str]]]) -> None:
     """Print the columns for which there is room.
 
-    Parameters
-    ----------
-    rows
-        Returns the cells of all conversations. It is called twice, because the widths of columns
-        depend on all rows, which are not held in memory.
+    `rows` returns the cells of all conversations. It is called twice, because the widths of columns
+    depend on all rows, which are not held in memory.
     """
     from rich.table import Table
     from rich.text import Text

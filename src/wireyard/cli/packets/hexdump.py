@@ -44,12 +44,7 @@ def find_frame(
 ) -> FoundFrame:
     """Return the row of a stream that contains the byte at offset `at`.
 
-    Raises
-    ------
-    SourceError
-        The stream is empty.
-    UsageError
-        There is no such offset.
+    A `SourceError` is raised if the stream is empty, a `UsageError` if there is no such offset.
     """
     if at < 0:
         raise UsageError(f"--at {at}: offsets count from the start of the stream, from 0")
@@ -73,10 +68,7 @@ def find_frames(
 def offsets_in(opened: CapturedStream, frame: int) -> list[tuple[int, int]]:
     """Return the ranges of a stream, start and stop, that arrived in a captured frame.
 
-    Parameters
-    ----------
-    frame
-        Number of the frame, from 1 on.
+    Frames are numbered from 1 on.
     """
     captured = opened.captured
     runs = captured.runs
@@ -152,10 +144,7 @@ def show_frame(
 ) -> None:
     """Print a row: every field of a packet, or only the bytes if it is none.
 
-    Parameters
-    ----------
-    stream
-        Name of its stream, if the input has several.
+    `stream` is the name of its stream, if the input has several.
     """
     most = len(frame.data) if whole else _MOST_LINES
     kind = _KINDS.get(frame.status, f"{frame.status} packet")
@@ -217,10 +206,7 @@ def _hex_lines(data: bytes, width: int, most: int) -> list[str]:
 def _dump(data: bytes, skipped: int, most: int) -> Table:
     """Return bytes without fields, as hex and as text.
 
-    Parameters
-    ----------
-    skipped
-        Number of bytes before them that are not in `data`.
+    `skipped` is the number of bytes before them that are not in `data`.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(justify="right", style="dim", no_wrap=True)

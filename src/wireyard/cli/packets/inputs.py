@@ -17,14 +17,9 @@ if TYPE_CHECKING:
 def open_one(path: str, format_name: str | None) -> Iterator[tuple[Format, OpenedStream]]:
     """Open a path, a URL or ``-`` as a bare stream; by default its first bytes show its format.
 
-    Raises
-    ------
-    SourceError
-        It cannot be read, or is empty and no format is given.
-    UnknownFormat
-        It begins like no format.
-    UsageError
-        The format is unknown, or the input is a capture or a store.
+    A `SourceError` is raised if it cannot be read, or is empty and no format is given;
+    `UnknownFormat` if it begins like no format; a `UsageError` if the format is unknown, or the
+    input is a capture or a store.
     """
     from wireyard.captures.inputs import open_input
     from wireyard.streams.scan import OpenedStream

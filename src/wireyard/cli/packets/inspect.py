@@ -184,10 +184,7 @@ def _packets_in(
 ) -> Iterator[tuple[Format, DirectedStream, FoundFrame]]:
     """Yield the packets that have bytes in a frame.
 
-    Raises
-    ------
-    UsageError
-        The frame has no bytes of a stream of a known format.
+    A `UsageError` is raised if the frame has no bytes of a stream of a known format.
     """
     from wireyard.captures.bundled import BundledStreams
     from wireyard.captures.directed import CapturedStream

@@ -114,7 +114,7 @@ def command(
     with open_output(write, binary=True) as target:
         for part in parts:
             target.write(part.data)
-    exits.note(f"wrote {write}, {count_text(len(wanted), 'frame')}")
+    exits.note_written(write, count_text(len(wanted), "frame"))
     _note_unread(found)
     return exits.DATA_LOST if found.damage else exits.DONE
 

@@ -7,7 +7,6 @@ answered here.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, Final, NamedTuple
 
 from wireyard.endpoints.channel import Channel, Ended, Limits, Span, Tap
@@ -16,14 +15,12 @@ from wireyard.endpoints.jmq.packets import Items, Message, Request, read_packet
 from wireyard.errors import DecodeError, LimitExceeded
 from wireyard.formats.jmq.framing import frame_size
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, SECRET_BODIES
-from wireyard.formats.jmq.secrets import login_user
 from wireyard.formats.jmq_names import PACKET_TYPES
 from wireyard.layers.jmq.rules import ALWAYS, BY_SIDE, BY_STATUS, OK, PINGS, RULES
 from wireyard.layers.jmq.states import LOGGING_IN, SESSION
 
 _HEADER = HEADERS[301]
 _TYPE_AT: Final = _HEADER["packet_type"].offset
-_AUTHENTICATE: Final = 12
 _FIRST: Final = ("hello", "client_goodbye", "server_goodbye")
 
 
@@ -43,6 +40,7 @@ Event = Message | Request | MapperRequest | Refused | Ended
 class JmqEndpoint(Channel[Event]):
     """One side of one connection."""
 
+    _FORMAT = "jmq"
     is_client: ClassVar[bool]
 
     def __init__(self, limits: Limits | None = None, tap: Tap | None = None) -> None:
@@ -137,25 +135,6 @@ class JmqEndpoint(Channel[Event]):
         """Send a packet of a type."""
         self._advance(kind, status, by_client=self.is_client)
         self.write(data, kind in SECRET_BODIES)
-
-    def _without_secrets(self, data: bytes, packets: Sequence[Span]) -> bytes:
-        """Replace secrets: of a login the user stays, of one that is no whole login the header."""
-        shown = bytearray(data)
-        for start, stop in packets:
-            offset, size = _HEADER["property_offset"].offset, _HEADER["property_size"].offset
-            behind = sum(
-                int.from_bytes(data[start + at : start + at + 4], "big") for at in (offset, size)
-            )
-            first = start + max(behind, HEADER_BYTES)
-            row = {"packet_type": data[start + _TYPE_AT + 1], "body": data[first:stop]}
-            if row["packet_type"] == _AUTHENTICATE:
-                if login_user(row) is None:
-                    first = start + HEADER_BYTES
-                else:
-                    first += 4 + int.from_bytes(data[first : first + 2], "big")
-            first = min(first, stop)
-            shown[first:stop] = b"*" * (stop - first)
-        return bytes(shown)
 
     # --- ends -----------------------------------------------------------------------------
 

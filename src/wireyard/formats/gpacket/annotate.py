@@ -32,11 +32,8 @@ from wireyard.layout import Layout
 def annotate(view: View, context: int = 0) -> list[Annotation]:
     """Return annotations of all bytes of one whole packet, in order and without gaps.
 
-    Bytes that may be secret are hidden.
-
-    Limits
-    ------
-    A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, with a note.
+    Bytes that may be secret are hidden. A value is cut after ``wireyard.formats.marks.MAX_SHOWN``
+    characters, with a note.
     """
     row, error = read_row(view, context)
     layout = header_of(bytes(view[:PREFIX_BYTES]))

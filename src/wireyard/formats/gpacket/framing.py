@@ -57,13 +57,10 @@ def frame_size(
 ) -> int | None:
     """Return the size of the packet at `start`, None if more bytes are needed.
 
-    Raises
-    ------
-    Malformed
-        There is neither a magic nor the version of a link packet, or the size is below the header.
-        At the end of a stream: a part of a prefix that has neither the magic nor a known version.
-    LimitExceeded
-        The size is over `max_packet_bytes`, or over the limit of link packets.
+    `Malformed` is raised if there is neither a magic nor the version of a link packet, or the size
+    is below the header; at the end of a stream, for a part of a prefix that has neither the magic
+    nor a known version. `LimitExceeded` is raised if the size is over `max_packet_bytes`, or over
+    the limit of link packets.
     """
     prefix = bytes(view[start : min(start + PREFIX_BYTES, stop)])
     is_cut = len(prefix) < PREFIX_BYTES
@@ -88,13 +85,10 @@ def _bounds(layout: Layout, version: int, max_packet_bytes: int) -> tuple[int, i
 
 
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
-    """Return the first position at or after `start` of a header.
+    """Return the first position at or after `start` of a header, and whether it is certain.
 
-    Returns
-    -------
-    position, certain
-        `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
-        off.
+    The position is `stop` if there is none. If it is not certain, a header may begin there, but
+    `stop` cuts it off.
     """
     first, certain = _find_magic_header(view, start, stop, max_packet_bytes)
     # Link packets are searched only before the first GPacket, so no byte is searched often.

@@ -297,11 +297,8 @@ def _encode_section(properties: Properties | None, short_objects: bool) -> bytes
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet | LinkPacket:
     """Return the packet of a row; a row of version 100 is a link packet.
 
-    Raises
-    ------
-    EncodeError
-        A missing packet type, a field of the other kind of packet, or a property whose value does
-        not belong to its type.
+    An EncodeError is raised for a missing packet type, a field of the other kind of packet, or a
+    property whose value does not belong to its type.
     """
     link = row.get("version") == LINK_VERSION
     names, others = (_LINK_FIELDS, _FIELDS) if link else (_FIELDS, _LINK_FIELDS)

@@ -43,16 +43,9 @@ _LEVEL_WITH_SESSIONS = 400
 def payload_value(row: Row) -> Any:
     """Return a row's payload as a plain value; None if there is no payload.
 
-    The row needs `version`, `packet_type`, `property_size`, `properties` and `payload`.
-
-    Raises
-    ------
-    DecodeError
-        A payload that does not fit its packet type.
-
-    Limits
-    ------
-    Those of ``wireyard.java``; records are bounded by the payload's bytes.
+    The row needs `version`, `packet_type`, `property_size`, `properties` and `payload`. A payload
+    that does not fit its packet type raises a DecodeError. The limits are those of
+    ``wireyard.java``; records are bounded by the payload's bytes.
     """
     data = row.get("payload")
     if data is None:
@@ -75,12 +68,7 @@ def payload_value(row: Row) -> Any:
 def payload_text(row: Row) -> str | None:
     """Return a row's payload as text; None if there is no payload.
 
-    Bytes become hex, anything else JSON.
-
-    Raises
-    ------
-    DecodeError
-        As `payload_value`.
+    Bytes become hex, anything else JSON. A DecodeError is raised as by `payload_value`.
     """
     return value_text(payload_value(row))
 

@@ -51,8 +51,6 @@ _UNITS = {column.name: column.unit for column in COLUMNS}
 def annotate(view: View, context: int = 0) -> list[Annotation]:
     """Return annotations of all bytes of one whole packet, in order and without gaps.
 
-    Limits
-    ------
     A value is cut after ``wireyard.formats.marks.MAX_SHOWN`` characters, with a note.
     """
     row, error = read_row(view, context)

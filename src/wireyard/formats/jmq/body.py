@@ -102,12 +102,8 @@ def body_text(row: Row) -> str | None:
     """Return a row's body as text; None if there is no body.
 
     Text stays as it is, bytes become hex, all else becomes JSON: bytes as hex, times as ISO 8601,
-    decimals, NaN and infinities as text, a map with keys that are no text as a list of pairs.
-
-    Raises
-    ------
-    DecodeError
-        As `body_value`.
+    decimals, NaN and infinities as text, a map with keys that are no text as a list of pairs. A
+    DecodeError is raised as by `body_value`.
     """
     return value_text(body_value(row))
 
@@ -118,13 +114,8 @@ def body_bytes(packet_type: int, bit_flags: int, body: Any) -> bytes | None:
     Bytes stay as they are. Text is accepted for types with a text body, a mapping for MAP_MESSAGE,
     a sequence for STREAM_MESSAGE. The Java types of values follow from the values, bytes become
     byte arrays; a pair, such as `Property`, has the type explicitly, which may be ``character``
-    too.
-
-    Raises
-    ------
-    EncodeError
-        A body that does not fit the packet type, a value without a Java type, or a plain value
-        although the flags have Z, for a compressed body.
+    too. An EncodeError is raised for a body that does not fit the packet type, a value without a
+    Java type, or a plain value although the flags have Z, for a compressed body.
     """
     if body is None or isinstance(body, bytes):
         return body or None

@@ -39,12 +39,8 @@ def frame_size(
 ) -> int | None:
     """Return the size of the packet at `start`, None if more bytes are needed.
 
-    Raises
-    ------
-    Malformed
-        The magic is missing, or the size is below that of the header.
-    LimitExceeded
-        The size is over `max_packet_bytes`.
+    `Malformed` is raised if the magic is missing or the size is below that of the header,
+    `LimitExceeded` if the size is over `max_packet_bytes`.
     """
     left = stop - start
     if left < PREFIX_BYTES:
@@ -60,11 +56,8 @@ def frame_size(
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
     """Return the first position at or after `start` of a magic and a possible size.
 
-    Returns
-    -------
-    position, certain
-        `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
-        off.
+    The position is `stop` if there is none. The second result is whether it is certain: if not, a
+    header may begin there, but `stop` cuts it off.
     """
     at = find_magic(view, MAGIC_BYTES, start, stop)
     while at >= 0:

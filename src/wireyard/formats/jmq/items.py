@@ -43,12 +43,8 @@ def destination_hash(name: str, bit_flags: int) -> int:
 def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
     """Yield the items of the list from `start` to `stop`, the end of the list last.
 
-    Bytes after the end are padding. An empty list has no end item.
-
-    Raises
-    ------
-    Truncated
-        An item that does not fit, or a list without its end.
+    Bytes after the end are padding. An empty list has no end item. `Truncated` is raised for an
+    item that does not fit, or a list without its end.
     """
     at = start
     while start < stop:
@@ -74,10 +70,7 @@ def walk_items(view: View, start: int, stop: int) -> Iterator[ItemSpan]:
 def item_value(view: View, span: ItemSpan) -> int | str | bytes:
     """Return the value of an item: a number, text, or bytes for an unknown type.
 
-    Raises
-    ------
-    Malformed
-        A number of the wrong length, or text that is not UTF-8.
+    `Malformed` is raised for a number of the wrong length, or text that is not UTF-8.
     """
     data = bytes(view[span.value : span.stop])
     item = ITEMS.get(span.code)
@@ -99,10 +92,7 @@ def item_value(view: View, span: ItemSpan) -> int | str | bytes:
 def item_pairs(name: str, given: Any) -> tuple[tuple[int, bytes], ...]:
     """Return items of unknown types, given as pairs of a type and bytes.
 
-    Raises
-    ------
-    EncodeError
-        Not a sequence of such pairs.
+    Anything but a sequence of such pairs raises an EncodeError.
     """
     pairs = []
     for pair in given if isinstance(given, Sequence) else (given,):
@@ -117,10 +107,7 @@ def item_pairs(name: str, given: Any) -> tuple[tuple[int, bytes], ...]:
 def encode_items(get: Callable[[str], Any]) -> bytes:
     """Encode the variable header of a packet; `get` returns its fields by name.
 
-    Raises
-    ------
-    EncodeError
-        A value that does not fit its item.
+    A value that does not fit its item raises an EncodeError.
     """
     parts = []
     version = get("version")

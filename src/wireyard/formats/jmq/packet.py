@@ -324,10 +324,8 @@ def _is_same(decoded: Any, held: Any) -> bool:
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     """Return the packet of a row.
 
-    Raises
-    ------
-    EncodeError
-        A missing packet type, or a property whose value does not belong to its type.
+    An EncodeError is raised for a missing packet type, or a property whose value does not belong to
+    its type.
     """
     values = {name: row[name] for name in _FIELDS if row.get(name) is not None}
     if "packet_type" not in values:

@@ -245,12 +245,9 @@ class RouterView:
 def message_head(view: bytes) -> tuple[bytes, int]:
     """Return ``RouterView(view).replace(delivery_count=0).head``, without reading the items.
 
-    The packet is of version 200 or 301, its sections fit, and it has items, but no count.
-
-    Returns
-    -------
-    head, count_at
-        As of a `RouterView`; the bytes to send after the head begin behind the fixed header.
+    The packet is of version 200 or 301, its sections fit, and it has items, but no count. The
+    results, `head` and `count_at`, are as of a `RouterView`; the bytes to send after the head begin
+    behind the fixed header.
     """
     size, offset = _SIZE.unpack_from(view, 8)[0], _SIZE.unpack_from(view, 52)[0]
     sizes = _SIZE.pack(size + len(_COUNT_ITEM)), _SIZE.pack(offset + len(_COUNT_ITEM))
@@ -263,12 +260,8 @@ def addressed_head(
 ) -> bytes:
     """Return the head of a delivery: `RouterView.replace` of what changes for each consumer.
 
-    Parameters
-    ----------
-    head, count_at
-        As of a `RouterView` of version 200 or 301 with a delivery count.
-    bit_flags
-        All flags of the packet, of which only `ROUTER_FLAGS` may differ from its own.
+    `head` and `count_at` are as of a `RouterView` of version 200 or 301 with a delivery count.
+    `bit_flags` are all flags of the packet, of which only `ROUTER_FLAGS` may differ from its own.
     """
     copy = bytearray(head)
     _ADDRESS.pack_into(copy, _ADDRESS_AT, bit_flags, consumer_id)

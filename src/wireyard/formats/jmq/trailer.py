@@ -44,10 +44,8 @@ Items = Sequence[tuple[int, bytes]]
 def stamps_in(items: Items, body: bytes, start: int) -> tuple[bytes, tuple[Stamp, ...] | None]:
     """Return the message data in `body`, and the stamps behind it; None if no item has its size.
 
-    Raises
-    ------
-    Malformed
-        A size that does not fit, or a part of a stamp. The body is at `start` of its packet.
+    The body is at `start` of its packet. `Malformed` is raised for a size that does not fit, or a
+    part of a stamp.
     """
     sizes = [data for code, data in items if code == STAMPED]
     if not sizes:
@@ -62,10 +60,7 @@ def stamps_in(items: Items, body: bytes, start: int) -> tuple[bytes, tuple[Stamp
 def read_stamps(data: bytes, start: int = 0) -> tuple[Stamp, ...]:
     """Return the stamps in bytes at `start` of a packet.
 
-    Raises
-    ------
-    Malformed
-        The last one is not whole.
+    `Malformed` is raised if the last one is not whole.
     """
     if len(data) % _STAMP.size:
         problem = f"are {len(data)} bytes, each has {_STAMP.size}"
@@ -89,10 +84,7 @@ def size_message(items: Items, size: int) -> Items:
 def stamps_of(name: str, given: Any) -> tuple[Stamp, ...] | None:
     """Return stamps given as sequences of their fields; an address may be text.
 
-    Raises
-    ------
-    EncodeError
-        No such sequences, or a value that does not fit.
+    An EncodeError is raised for anything else, or a value that does not fit.
     """
     if given is None:
         return None
@@ -120,15 +112,16 @@ def stamp_rows(stamps: Iterable[Stamp]) -> list[Row]:
 def stamps_of_rows(name: str, rows: Iterable[Row]) -> tuple[Stamp, ...] | None:
     """Return the stamps that `stamp_rows` shows.
 
-    Raises
-    ------
-    EncodeError
-        A value of another form.
+    A value of another form raises an EncodeError.
     """
     found = []
     for row in rows:
-        match = _TEXT.fullmatch(row["value"])
-        if match is None or not row["name"].lstrip("-").isdecimal():
+        try:
+            match = _TEXT.fullmatch(row["value"])
+            is_number = row["name"].lstrip("-").isdecimal()
+        except (AttributeError, KeyError, TypeError):  # it is no pair of texts
+            match = None
+        if match is None or not is_number:
             raise EncodeError(name, row, "a number, and timestamp, address and port are needed")
         found.append((int(match[1]), match[2], int(match[3]), int(row["name"])))
     return stamps_of(name, found)

@@ -157,14 +157,9 @@ def find_contexts(data: Bytes, bounds: Ints, firsts: Ints) -> Ints:
 class ColumnDecoder:
     """Decode frames into chosen columns.
 
-    Parameters
-    ----------
-    columns
-        The wanted columns in order, of the format and of every format.
-    validate
-        Whether packets are checked even if no column needs it, because the caller uses the verdict.
-    repeated
-        Text by column, of columns with the same text in every row.
+    `columns` are the wanted ones in order, of the format and of every format. With `validate`,
+    packets are checked even if no column needs it, because the caller uses the verdict. `repeated`
+    has the text of columns with the same text in every row.
     """
 
     def __init__(
@@ -224,11 +219,8 @@ class ColumnDecoder:
     ) -> tuple[pa.RecordBatch, Ints]:
         """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
 
-        Returns
-        -------
-        batch, rejected
-            A row per packet, and the rows that the scalar reader has to decode: their values here
-            are undefined.
+        Return a batch with a row per packet, and the rows that the scalar reader has to decode:
+        their values in the batch are undefined.
         """
         as_scanned = starts is self._scanned and len(starts) > 0
         decoded = self._decoded if as_scanned else None

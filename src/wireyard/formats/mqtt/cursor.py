@@ -48,14 +48,8 @@ def read_integer(view: View, at: int, stop: int) -> tuple[int, int]:
 class Cursor:
     """A position in one whole packet, and the faults so far.
 
-    Parameters
-    ----------
-    view
-        The packet.
-    context
-        Context of the packet: the version in force, and the byte order of 1999.
-    traced
-        Whether to record the fields in `marks`.
+    `context` is that of the packet: the version in force, and the byte order of 1999. With
+    `traced`, the fields are recorded in `marks`.
     """
 
     def __init__(self, view: View, context: int, traced: bool = False) -> None:
@@ -106,10 +100,7 @@ class Cursor:
     def skip(self, size: int, field: str) -> int:
         """Advance by `size` bytes; return the position before.
 
-        Raises
-        ------
-        Truncated
-            They do not fit.
+        `Truncated` is raised if they do not fit.
         """
         if size > self.left:
             spec = RULES["truncated"].spec(self.version)
@@ -143,10 +134,7 @@ class Cursor:
     def variable(self, field: str, limit: str = "variable_byte_integer") -> int:
         """Read a variable byte integer; `limit` is the rule that limits it to four bytes.
 
-        Raises
-        ------
-        DecodeError
-            It does not end within four bytes, or within the packet.
+        A DecodeError is raised if it does not end within four bytes, or within the packet.
         """
         start = self.at
         value, self.at = read_integer(self.view, start, self.stop)

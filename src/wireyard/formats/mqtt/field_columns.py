@@ -63,12 +63,8 @@ def read_fields(
 ) -> dict[str, pa.Array]:
     """Return the `wanted` columns, which are given with their types.
 
-    Parameters
-    ----------
-    data, starts, sizes, contexts, rejected
-        As for the kernel, `fill_fields`.
-    checked_bytes
-        Bytes of the packets with such fields that are not rejected, or more.
+    The other parameters are those of the kernel, `fill_fields`. `checked_bytes` are the bytes of
+    the packets with such fields that are not rejected, or more.
     """
     rows, entries = len(starts), checked_bytes // _LEAST_FILTER_BYTES
     numbers = np.empty((len(NUMBERS), rows), np.int32)

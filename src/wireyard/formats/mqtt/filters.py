@@ -53,10 +53,7 @@ def _two_bits(name: str, value: int) -> int:
 def subscribed(field: str, given: Any) -> tuple[Filter, ...]:
     """Return the filters of SUBSCRIBE, each given as text (QoS 0), as text and QoS, or a `Filter`.
 
-    Raises
-    ------
-    EncodeError
-        Anything else.
+    Anything else raises an EncodeError.
     """
     filters = []
     for item in _listed(field, given):
@@ -73,10 +70,7 @@ def subscribed(field: str, given: Any) -> tuple[Filter, ...]:
 def unsubscribed(field: str, given: Any) -> tuple[Filter, ...]:
     """Return the filters of UNSUBSCRIBE, each given as text or as a `Filter` without options.
 
-    Raises
-    ------
-    EncodeError
-        Anything else.
+    Anything else raises an EncodeError.
     """
     filters = []
     for item in _listed(field, given):

@@ -52,12 +52,8 @@ def frame_size(
 ) -> int | None:
     """Return the size of the packet at `start`, None if more bytes are needed.
 
-    Raises
-    ------
-    Malformed
-        Remaining Length does not end within four bytes.
-    LimitExceeded
-        The size is over `max_packet_bytes`.
+    `Malformed` is raised if Remaining Length does not end within four bytes, `LimitExceeded` if the
+    size is over `max_packet_bytes`.
     """
     length, at = read_integer(view, start + 1, stop)
     if at <= start + 1:
@@ -100,11 +96,8 @@ def _declared(view: View) -> int | None:
 def find_header(view: View, start: int, stop: int, max_packet_bytes: int) -> tuple[int, bool]:
     """Return the first position at or after `start` of a CONNECT with a consistent header.
 
-    Returns
-    -------
-    position, certain
-        `stop` if there is none. Not certain: a header may begin at `position`, but `stop` cuts it
-        off.
+    The position is `stop` if there is none. The second result is whether it is certain: if not, a
+    header may begin there, but `stop` cuts it off.
     """
     at = start
     while match := _BEGINNING.search(view, at, stop):

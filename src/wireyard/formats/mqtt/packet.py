@@ -117,14 +117,9 @@ def read_packet(
 ) -> tuple[Row, Cursor]:
     """Read as much of a packet as possible; the cursor has the faults.
 
-    Parameters
-    ----------
-    view, context
-        One whole packet, and its context; a CONNECT declares its own version.
-    traced
-        Whether the cursor also records a mark for each field.
-    may_be_cut
-        Whether to read a packet that goes on behind the view, except for its payload.
+    `view` is one whole packet; a CONNECT declares its own version. With `traced`, the cursor also
+    records a mark for each field. With `may_be_cut`, a packet that goes on behind the view is read,
+    except for its payload.
     """
     context = next_context(view, context)
     cursor = Cursor(view, context, traced)
@@ -178,11 +173,8 @@ def _read_fixed_header(cursor: Cursor, values: Row, may_be_cut: bool) -> None:
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Packet:
     """Return the packet of a row, whose lists may be those of rows or of columns.
 
-    Raises
-    ------
-    EncodeError
-        A missing packet type or required field, a field that the type does not have, a redacted
-        password, or a list that is none.
+    An EncodeError is raised for a missing packet type or required field, a field that the type does
+    not have, a redacted password, or a list that is none.
     """
     kind = row.get("packet_type")
     if kind is None:

@@ -40,12 +40,7 @@ def read_properties(cursor: Cursor, packet_type: int, into: list[Property]) -> N
     """Read Property Length and the properties of a packet type, or of a will, into a list.
 
     A property that cannot be read ends the list; the cursor advances by Property Length all the
-    same.
-
-    Raises
-    ------
-    DecodeError
-        A Property Length that does not fit.
+    same. A Property Length that does not fit raises a DecodeError.
     """
     start = cursor.at
     size = cursor.variable("property length")
@@ -130,21 +125,12 @@ PlainProperties = Mapping[str, Any] | Sequence[Property | tuple[str, Any]]
 
 
 def plain_properties(field: str, given: Any) -> tuple[Property, ...]:
-    """Return properties in wire order.
+    """Return properties, given as pairs of name and value or as a mapping, in wire order.
 
-    Parameters
-    ----------
-    field
-        The packet's field, for errors.
-    given
-        Pairs of name and value, or a mapping. In a mapping the user properties are a mapping or a
-        list of pairs, and several subscription identifiers are a list.
-
-    Raises
-    ------
-    EncodeError
-        Neither, or a name that the standard does not have. Values are checked when the packet is
-        encoded.
+    In a mapping the user properties are a mapping or a list of pairs, and several subscription
+    identifiers are a list. `field` is the packet's field, for errors: an EncodeError is raised for
+    anything else, or a name that the standard does not have. Values are checked when the packet is
+    encoded.
     """
     if isinstance(given, Mapping):
         given = [(name, item) for name, value in given.items() for item in _values(name, value)]
@@ -185,10 +171,7 @@ def property_rows(properties: Sequence[Property]) -> list[dict[str, Any]]:
 def properties_of(field: str, rows: Any) -> tuple[Property, ...] | None:
     """Return the properties of a row; their values may be those of rows or of columns.
 
-    Raises
-    ------
-    EncodeError
-        An unknown name, or a value that is not of the property's kind.
+    An EncodeError is raised for an unknown name, or a value that is not of the property's kind.
     """
     if rows is None:
         return None

@@ -40,16 +40,8 @@ def confirm_start(
 ) -> int | None:
     """Return the context of a packet at `start` if the bytes from there on confirm that it is one.
 
-    Parameters
-    ----------
-    at_end
-        Whether the captured bytes end at `stop`.
-
-    Returns
-    -------
-    context
-        `UNPROVEN` if the bytes break no rule but are too few, `REFUTED` if they break one, None if
-        more bytes are needed.
+    The result is `UNPROVEN` if the bytes break no rule but are too few, `REFUTED` if they break
+    one, None if more bytes are needed. With `at_end`, the captured bytes end at `stop`.
     """
     candidates = (
         (context,)
@@ -69,14 +61,9 @@ def find_context(packets: Iterable[View], context: int) -> int:
     """Return the context of packets whose CONNECT was not captured (erratum M33).
 
     It is that of 5.0 if more of them are valid in 5.0 than in the earlier versions, or as many and
-    one is a PUBLISH: else every payload would happen to begin with well-formed properties.
-
-    Parameters
-    ----------
-    packets
-        Whole packets of both directions.
-    context
-        Context of the dialect, which is returned if it has a version.
+    one is a PUBLISH: else every payload would happen to begin with well-formed properties. The
+    packets are whole, of both directions. `context` is that of the dialect, which is returned if it
+    has a version.
     """
     if context & VERSION_BITS:
         return context

@@ -32,8 +32,6 @@ _TYPING = TYPING.fields[0]
 def annotate(view: View, context: int = 0) -> list[Annotation]:
     """Return annotations of all bytes of a row, in order and without gaps.
 
-    Limits
-    ------
     A value is cut after ``marks.MAX_SHOWN`` characters, with a note.
     """
     marks = Marks()

@@ -82,14 +82,9 @@ def scan_frames(
 class ColumnDecoder:
     """Decode messages into chosen columns.
 
-    Parameters
-    ----------
-    columns
-        The wanted columns in order, of the format and of every format.
-    validate
-        Whether packets are checked even if no column needs it; here they always are.
-    repeated
-        Text by column, of columns with the same text in every row.
+    `columns` are the wanted ones in order, of the format and of every format. `validate` changes
+    nothing: packets are always checked. `repeated` has the text of columns with the same text in
+    every row.
     """
 
     def __init__(
@@ -105,11 +100,8 @@ class ColumnDecoder:
     ) -> tuple[pa.RecordBatch, Ints]:
         """Decode messages at `starts` of `data`, which are at `offsets` of the stream.
 
-        Returns
-        -------
-        batch, rejected
-            A row per message, and the rows that the scalar reader has to decode: their values here
-            are undefined.
+        Return a batch with a row per message, and the rows that the scalar reader has to decode:
+        their values in the batch are undefined.
         """
         rows, taken = len(starts), int(sizes.sum())
         arena = Arena(self._layout, rows, taken, taken if self._wants_data else 0)

@@ -25,12 +25,8 @@ def frame_size(
 ) -> int | None:
     """Return the size of the message at `start`, or of its whole packet if that breaks a rule.
 
-    None means that more bytes are needed.
-
-    Raises
-    ------
-    LimitExceeded
-        The packet is over `max_packet_bytes`, or over the limit of all transports.
+    None means that more bytes are needed. `LimitExceeded` is raised if the packet is over
+    `max_packet_bytes`, or over the limit of all transports.
     """
     state = MessageContext.of(context)
     if state.ordinal:

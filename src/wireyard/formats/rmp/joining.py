@@ -17,10 +17,8 @@ _MAX_PACKET_BYTES = 0xFFFF
 def join_rows(rows: Iterable[Row], context: int) -> Iterable[Row]:
     """Yield the rows; in framed streams, the first of each packet gets its `framed_bytes`.
 
-    Raises
-    ------
-    EncodeError
-        A packet with missing messages, or longer than its length field allows.
+    An EncodeError is raised for a packet with missing messages, or longer than its length field
+    allows.
     """
     state = MessageContext.of(context)
     return _joined(rows, state._replace(framed=False).context) if state.framed else rows

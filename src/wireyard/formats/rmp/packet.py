@@ -148,10 +148,8 @@ def read_row(view: View, context: int = 0) -> tuple[Row, DecodeError | None]:
 def decode_whole(view: View, context: int = 0) -> Packet:
     """Decode all messages of one packet, which has its length before it if the stream is framed.
 
-    Raises
-    ------
-    DecodeError
-        The first rule that the packet breaks, or bytes that are not exactly one packet.
+    A DecodeError is raised for the first rule that the packet breaks, or bytes that are not exactly
+    one packet.
     """
     state = MessageContext.of(context)
     if not state.framed:
@@ -354,11 +352,8 @@ def _source_bytes(source: object) -> bytes:
 def packet_of(row: Mapping[str, Any], context: int = 0) -> Message:
     """Return the message of a row.
 
-    Raises
-    ------
-    EncodeError
-        In framed streams, the first of several messages in a row without `framed_bytes`, the length
-        of the packet, which `join_rows` adds.
+    In framed streams an EncodeError is raised for the first of several messages in a row without
+    `framed_bytes`, the length of the packet, which `join_rows` adds.
     """
     state = MessageContext.of(context)
     message = _message({name: row[name] for name in _FIELDS if row.get(name) is not None}, False)

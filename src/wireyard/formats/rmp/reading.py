@@ -34,13 +34,9 @@ _MULTIPLEXING = LENGTH.fields[0].spec
 def read_message(view: View, at: int, stop: int, list_order: bool, values: Row) -> int:
     """Read the message at `at` of a packet that ends at `stop`; return the end of the message.
 
-    `values` gets the fields by column name, without absent ones; the values before an error are
+    `values` gets the fields by column name, without absent ones. If the message breaks a rule, a
+    DecodeError is raised, whose offsets count from the view's first byte; the values before it are
     valid.
-
-    Raises
-    ------
-    DecodeError
-        The message breaks a rule; offsets count from the view's first byte.
     """
     if stop - at < TYPING.size:
         raise Truncated("rmp", TYPING.name, at, TYPING.size, stop - at, TYPING.fields[0].spec)
@@ -77,10 +73,8 @@ def read_message(view: View, at: int, stop: int, list_order: bool, values: Row) 
 def read_messages(view: View, at: int, stop: int, list_order: bool, values: Row) -> Iterator[int]:
     """Yield the end of each message of the packet ``[at, stop)``; `values` has its fields.
 
-    Raises
-    ------
-    DecodeError
-        The packet breaks a rule. Then none of its messages counts (errata R19).
+    If the packet breaks a rule, a DecodeError is raised, and none of its messages counts (errata
+    R19).
     """
     more = True
     while more:

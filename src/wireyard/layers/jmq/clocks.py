@@ -98,10 +98,7 @@ def separate_clocks(points: int, reason: str | None = None) -> Clocks:
 def clocks(points: int, windows: Mapping[Window, Spans]) -> dict[Window, Clocks]:
     """Estimate the offsets between the clocks of points, window by window.
 
-    Parameters
-    ----------
-    windows
-        The spans of each window, of the tracks whose point i has that window.
+    `windows` has the spans of each window, of the tracks whose point i has that window.
     """
     seen: dict[tuple[int, int], tuple[int, int]] = {}
     for spans in windows.values():
@@ -134,10 +131,7 @@ def _axis(
 ) -> dict[Window, int]:
     """Return the rough start of each window by the clock of the first point, the earliest first.
 
-    Parameters
-    ----------
-    rough
-        The rough offset of the second clock from the first, for some pairs of points.
+    `rough` is the rough offset of the second clock from the first, for some pairs of points.
     """
     ahead: list[int | None] = [0, *(None for _ in range(points - 1))]
     for _ in range(points):

@@ -99,16 +99,9 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 class DerivedColumns(NamedTuple):
     """The tables that follow from packets, and the packet of each message.
 
-    Attributes
-    ----------
-    tables
-        Facts by table, with the columns of ``wireyard.layers.tables``.
-    messages
-        The packet that represents each message; see `stand_for_messages`.
-    producers
-        Rows of the table ``producers``.
-    dropped
-        The number of items that caps dropped.
+    `tables` have the columns of ``wireyard.layers.tables``, `messages` are from
+    `stand_for_messages`, and `producers` are rows of the table ``producers``. `dropped` is the
+    number of items that caps dropped.
     """
 
     tables: dict[str, pa.Table]
@@ -152,14 +145,9 @@ def derive_columns(
 ) -> DerivedColumns:
     """Run all phases in memory.
 
-    Parameters
-    ----------
-    packets
-        The columns `NEEDED` of the packets of each format (``jmq``, ``gpacket``), stream by stream.
-    ended
-        The streams that end with a FIN or a reset.
-    sliced
-        The inputs that are slices of captures.
+    `packets` has the columns `NEEDED` of each format (``jmq``, ``gpacket``), stream by stream.
+    `ended` are the streams that end with a FIN or a reset, `sliced` the inputs that are slices of
+    captures.
     """
     first = follow_connections(packets, ended, sliced)
     after = follow_transactions(first.uses, first.sendings, first.deliveries)

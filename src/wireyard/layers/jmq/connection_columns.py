@@ -57,16 +57,10 @@ _I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
 
 
 class ConnectionResult(NamedTuple):
-    """The result of the first phase.
+    """The result of the first phase: final rows by table, and records for later phases.
 
-    Attributes
-    ----------
-    facts
-        Rows that are final, by table.
-    sendings, deliveries, relays, uses, requests
-        Records for later phases; `requests` are those that may be sent again elsewhere.
-    dropped
-        The number of items that caps dropped.
+    `requests` are those that may be sent again elsewhere; `dropped` is the number of items that
+    caps dropped.
     """
 
     facts: dict[str, pa.Table]
@@ -87,16 +81,11 @@ def follow_connections(
 ) -> ConnectionResult:
     """Track whole connections by their packets.
 
-    Parameters
-    ----------
-    tables
-        Bronze columns of the packets of each format (``jmq``, ``gpacket``): those of `NEEDED` that
-        the format has. The rows of a stream are contiguous and in the order of its bytes. Messages
-        may have null `properties` and `body`: only the reason why a message is dead is read.
-    ended
-        The streams that end with a FIN or a reset.
-    sliced
-        The inputs that are slices, which lack other connections of a client.
+    `tables` has the bronze columns of each format (``jmq``, ``gpacket``): those of `NEEDED` that
+    the format has. The rows of a stream are contiguous and in the order of its bytes. Messages may
+    have null `properties` and `body`: only the reason why a message is dead is read. `ended` are
+    the streams that end with a FIN or a reset; `sliced` are the inputs that are slices, which lack
+    other connections of a client.
     """
     return _ConnectionTables(PacketColumns(tables), ended, sliced).run()
 

@@ -64,16 +64,10 @@ def derive_files(
     ended: Ends,
     sliced: Collection[str] = (),
 ) -> DerivedFiles:
-    """Return the tables that follow from the packets of some inputs.
+    """Return the tables that follow from the packets of the inputs `sources`.
 
-    Parameters
-    ----------
-    sources
-        The inputs; packets of other inputs in the files are skipped.
-    ended
-        The streams whose end is in the captures.
-    sliced
-        The inputs that are slices of captures.
+    Packets of other inputs in the files are skipped. `ended` are the streams whose end is in the
+    captures, `sliced` the inputs that are slices of captures.
     """
     parts: dict[str, list[pa.Table]] = {}
     for file in files:
@@ -163,10 +157,7 @@ def file_numbers(marks: pa.Table) -> Any:
 def messages_of(file: PacketFile, marks: pa.Table) -> Iterator[pa.Table]:
     """Yield the messages whose packets are in a file.
 
-    Parameters
-    ----------
-    marks
-        The result of `stand_for_messages`, for this file.
+    `marks` is the result of `stand_for_messages`, for this file.
     """
     numbers = marks[ROW_NUMBER].to_numpy()
     marks = marks.take(pa.array(np.argsort(numbers)))
@@ -186,12 +177,8 @@ def messages_of(file: PacketFile, marks: pa.Table) -> Iterator[pa.Table]:
 def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
     """Return messages as a part of the table ``messages``.
 
-    Parameters
-    ----------
-    packets
-        Their packets, all of one format, with the columns of `MESSAGE_NEEDED` that the format has.
-    marks
-        The row of each packet in the result of `stand_for_messages`.
+    `packets` are all of one format, with the columns of `MESSAGE_NEEDED` that the format has;
+    `marks` has the row of each packet in the result of `stand_for_messages`.
     """
     is_sent = pc.equal(marks["first_seen"].cast(pa.string()), "sent")
     columns: dict[str, Any] = {

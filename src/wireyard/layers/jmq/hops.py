@@ -93,14 +93,8 @@ _FIRST, _UNTIMED = map(_UNKNOWN.index, ("first", "untimed"))
 class HopResult(NamedTuple):
     """The result of `order_hops`.
 
-    Attributes
-    ----------
-    hops
-        Rows of the table ``hops`` for messages with times of one source.
-    several
-        The sightings of all other messages.
-    dropped
-        The number of sightings above `MAX_SIGHTINGS`.
+    `hops` are rows of the table ``hops`` for messages with times of one source, `several` the
+    sightings of all other messages; `dropped` counts the sightings above `MAX_SIGHTINGS`.
     """
 
     hops: pa.Table

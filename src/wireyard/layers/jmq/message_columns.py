@@ -45,14 +45,9 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class MessageResult(NamedTuple):
-    """The result of `join_messages`.
+    """The result of `join_messages`: rows of the table ``deliveries``, and messages.
 
-    Attributes
-    ----------
-    deliveries
-        Rows of the table ``deliveries``.
-    messages
-        Messages that are requests or may be replies, to be partitioned by source and `at`.
+    The messages are requests or may be replies, to be partitioned by source and `at`.
     """
 
     deliveries: pa.Table
@@ -144,12 +139,8 @@ def _conversation_messages(
 ) -> pa.Table:
     """Return a row for each message that is a request, and one for each that may be a reply.
 
-    Parameters
-    ----------
-    sent
-        Rows of `sendings`, one for each message.
-    alone
-        Rows of `deliveries`, one for each message whose sending was not captured.
+    `sent` has a row of `sendings` for each message; `alone` has a row of `deliveries` for each
+    message whose sending was not captured.
     """
     status, has_status = nullable(sendings["status"])
     rolled_back = sendings["rolled_back"].to_numpy()
@@ -260,12 +251,8 @@ def match_replies(messages: pa.Table) -> tuple[pa.Table, Counter[str]]:
 def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
     """Return the correlation ids of messages as numbers, numbered within their destination.
 
-    Returns
-    -------
-    key
-        The JMSCorrelationID of each message, -1 for none.
-    chosen, own
-        The ids that a reply may name, of requests only: the JMSMessageID, and the JMSCorrelationID.
+    The first result is the JMSCorrelationID of each message, -1 for none. The other two are the ids
+    that a reply may name, of requests only: the JMSMessageID, and the JMSCorrelationID.
     """
     ids = pc.coalesce(messages["message_id"], messages["message_key"])
     named = pc.binary_join_element_wise(pa.scalar("ID:"), ids, "")

@@ -21,19 +21,12 @@ from wireyard.arrays import Bools
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.facts import PacketFile
+from wireyard.layers.gaps import source_keys, stream_keys, torn_streams
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
 from wireyard.layers.jmq.files import MESSAGE_NEEDED, derive_files
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.jmq.record_columns import KEY_PATTERN
-from wireyard.layers.newest import (
-    LastIds,
-    MessageProtocol,
-    Packets,
-    SureRows,
-    source_keys,
-    stream_keys,
-    torn_streams,
-)
+from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows
 from wireyard.layers.tables import packet_keys
 
 _NEEDED: Final = tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))

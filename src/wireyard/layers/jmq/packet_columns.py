@@ -38,19 +38,9 @@ _I32S, _I64S = array("int32"), array("int64")
 class PacketColumns:
     """The packets of both formats as columns, sorted by time within each connection.
 
-    Parameters
-    ----------
-    tables
-        The bronze columns of the packets of each format, with or without `ROW_NUMBER`.
-
-    Attributes
-    ----------
-    rows
-        The row of each packet in the tables, counting those of GPackets after those of JMQ.
-    row_number
-        The caller's number of that row: `ROW_NUMBER`, or `rows` without that column.
-    stream
-        The code of the packet's stream, an index into `streams`.
+    `tables` are the bronze columns of each format, with or without `ROW_NUMBER`. `rows` has the row
+    of each packet in them, counting those of GPackets after those of JMQ; `row_number` is the
+    caller's number of that row, or `rows` without that column. `stream` is an index into `streams`.
     """
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
@@ -292,14 +282,9 @@ def _addresses(octets: Any, starts: Any, stops: Any, halves: Any) -> None:
 class Blocks(NamedTuple):
     """Consumer ids and SysMessageIDs in the bodies of packets.
 
-    Attributes
-    ----------
-    starts
-        The first block of each body, then the end of the last.
-    malformed
-        Whether a body is no list of blocks.
-    words
-        ``[consumer id, timestamp, address, address, port, sequence]`` by block.
+    `starts` has the first block of each body, then the end of the last; `malformed` is true for a
+    body that is no list of blocks. `words` has ``[consumer id, timestamp, address, address, port,
+    sequence]`` by block.
     """
 
     starts: Ints
@@ -359,12 +344,7 @@ _KINDS: Final = {"byte": _WHOLE, "short": _WHOLE, "integer": _WHOLE, "long": _WH
 def read_numbers(maps: pa.Array, names: Mapping[str, str]) -> NumericProperties:
     """Return integer and boolean properties of packets, like `number` for a single one.
 
-    Parameters
-    ----------
-    maps
-        The properties of the packets.
-    names
-        The names of properties, by their names in the result.
+    `names` has the names of properties, by their names in the result.
     """
     rows = len(maps)
     numbers = {name: np.zeros(rows, np.int64) for name in names}

@@ -61,14 +61,9 @@ _CLOCKS: Final = pa.schema(
 class Compared(NamedTuple):
     """The result of `compare_times`.
 
-    Attributes
-    ----------
-    several
-        The sightings, with their capture points and windows.
-    spans
-        Differences between the times of the same packets.
-    dropped
-        The number of sightings at more than `MAX_POINTS` points.
+    `several` are the sightings, with their capture points and windows; `spans` are differences
+    between the times of the same packets. `dropped` counts the sightings at more than `MAX_POINTS`
+    points.
     """
 
     several: pa.Table
@@ -165,12 +160,8 @@ def _differences(sightings: Sightings, names: Names, point: Ints) -> tuple[Ints,
 
     Packets with the same kind, consumer and delivery count are the same packet. If two points have
     equally many of them, they correspond in order; otherwise one point missed some, and it is
-    unknown which, so they are not compared.
-
-    Returns
-    -------
-    at, j, difference
-        The sighting at the first point, the second point, and its time less that at the first.
+    unknown which, so they are not compared. The results are the sighting at the first point, the
+    second point, and its time less that at the first.
     """
     most = hops.MAX_POINTS
     packet, packets = dense_ids(

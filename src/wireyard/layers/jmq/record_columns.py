@@ -105,13 +105,8 @@ def stand_for_messages(sendings: pa.Table, deliveries: pa.Table, relays: pa.Tabl
 
     It is a sending rather than a delivery, one without flag I or R rather than one with it, then
     the first by source and time. Client, client id and user are those of its connection at the
-    time.
-
-    Returns
-    -------
-    messages
-        `message_key`, `first_seen` (one of `FIRST_SEEN`), `client`, `producer_client_id`, `user`,
-        `ROW_NUMBER`.
+    time. The columns are `message_key`, `first_seen` (one of `FIRST_SEEN`), `client`,
+    `producer_client_id`, `user` and `ROW_NUMBER`.
     """
     tables = sendings, deliveries, relays
     codes, keys = join_codes(*(table["message_key"] for table in tables))

@@ -67,14 +67,9 @@ _CLOSED, _MISSED, _REPLY_LOST = (
 
 
 class Tracking:
-    """The packets of connections, the slots of their keys, and the results of the kernel.
+    """The packets of connections in order, the slots of their keys, and the results of the kernel.
 
-    Parameters
-    ----------
-    columns
-        The packets, in order.
-    ended
-        The streams that end with a FIN or a reset.
+    `ended` are the streams that end with a FIN or a reset.
     """
 
     def __init__(self, columns: PacketColumns, ended: Ends, sliced: Collection[str]) -> None:

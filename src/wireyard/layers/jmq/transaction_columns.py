@@ -74,12 +74,8 @@ def follow_transactions(
 ) -> TransactionResult:
     """Track transactions; records of messages in them get their outcomes.
 
-    Key: source, server and transaction id. Records without a transaction are returned unchanged.
-
-    Returns
-    -------
-    ended
-        `sendings` with a column `rolled_back`, and `deliveries` whose `state` is final.
+    The key is source, server and transaction id; records without a transaction are returned
+    unchanged. `sendings` get a column `rolled_back`, and the `state` of `deliveries` is final.
     """
     (of_use, of_sending, of_delivery), count = _transactions(uses, sendings, deliveries)
     (positions,) = positions_of(uses)

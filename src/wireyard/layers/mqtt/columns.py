@@ -50,6 +50,7 @@ from wireyard.layers.mqtt.deliveries.subscriptions import (
     Subscription,
     Subscriptions,
 )
+from wireyard.layers.mqtt.deliveries.topics import DELAYED_PREFIX
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
@@ -93,21 +94,12 @@ def derive_files(
 ) -> DerivedFiles:
     """Derive the tables of inputs from files of packets, which are read in batches, twice.
 
-    The columns that tracking needs are held for all packets; payloads are held for one batch.
-
-    Parameters
-    ----------
-    files
-        The files with packets of the inputs.
-    shown
-        The beginning and end of each stream, as captured: ``source, stream, opened, begun, ended,
-        ended_frame, ended_ns, last_ns``. Rows of other streams, and of none, show how long a
-        capture lasts. If it is None, a connection without a DISCONNECT counts as open, and nothing
-        after its last packet counts as a fault.
-    sources
-        The inputs; files may have packets of other inputs too.
-    evidence
-        The evidence of the sides of their streams; counted from the files if None.
+    The columns that tracking needs are held for all packets; payloads are held for one batch. The
+    files may have packets of inputs that are not in `sources`. `shown` has the beginning and end of
+    each stream, as captured: ``source, stream, opened, begun, ended, ended_frame, ended_ns,
+    last_ns``; rows of other streams, and of none, show how long a capture lasts. If it is None, a
+    connection without a DISCONNECT counts as open, and nothing after its last packet counts as a
+    fault. The `evidence` of the sides of their streams is counted from the files if it is None.
     """
     if evidence is None:
         evidence = StreamEvidence()
@@ -172,10 +164,7 @@ def parts_of(
 ) -> Iterator[Part]:
     """Yield the packets of known streams as columns for `track`.
 
-    Parameters
-    ----------
-    number
-        The number of the file: the value of the column `file` in the marks of its messages.
+    `number` is that of the file: the value of the column `file` in the marks of its messages.
     """
     numbers = {(one.source, one.name): place for place, one in enumerate(streams)}
     first = 0
@@ -185,14 +174,9 @@ def parts_of(
 
 
 def messages_of(file: Batches, marks: pa.Table, unknown: Collection[Stream]) -> Iterator[pa.Table]:
-    """Yield the messages in a file, including those on streams whose side is unknown.
+    """Yield the messages in a file, including those on `unknown` streams, whose side is unknown.
 
-    Parameters
-    ----------
-    marks
-        The packets of the file that are messages, with the columns of `MARKS`.
-    unknown
-        The streams whose side is unknown.
+    `marks` are the packets of the file that are messages, with the columns of `MARKS`.
     """
     if unknown:
         numbers = {stream: number for number, stream in enumerate(unknown)}
@@ -227,11 +211,8 @@ def _unknown_marks(file: Batches, numbers: Mapping[Stream, int]) -> Iterator[pa.
 def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[KnownStream]:
     """Return the streams whose side is known, in the order of their names.
 
-    Parameters
-    ----------
-    streams
-        The beginning and end of each stream, as captured, None if the capture shows none. Rows of
-        other streams, and of none, show how long the capture lasts.
+    `streams` has the beginning and end of each stream, as captured, or is None if the capture shows
+    none. Rows of other streams, and of none, show how long the capture lasts.
     """
     rows = list(streams or ())
     shown = {(row["source"], row["stream"]): row for row in rows}
@@ -256,18 +237,10 @@ def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[Kn
 def track(
     parts: list[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
 ) -> tuple[Clients, Iterator[tuple[pa.Table, pa.Table]]]:
-    """Track the packets of some clients, of which `parts` has all.
+    """Track the packets of some clients, of which `parts` has all; `parts` is emptied.
 
-    Parameters
-    ----------
-    parts
-        Emptied, as by `Packets.of`.
-
-    Returns
-    -------
-    clients, messages
-        The results for the clients; then the messages that they sent and the attempts to them,
-        derived in batches while they are iterated.
+    Return the results for the clients, and the messages that they sent and the attempts to them,
+    which are derived in batches while they are iterated.
     """
     tracked = track_clients(Packets.of(parts, streams, secret))
     return tracked.clients, message_tables(tracked)
@@ -313,10 +286,7 @@ class Matched:
     ) -> Topics:
         """Return the context of some topics and wills.
 
-        Parameters
-        ----------
-        divided
-            Whether the messages of a topic are divided by payload among several calls.
+        With `divided`, the messages of a topic are divided by payload among several calls.
         """
         matching = {key: subs for key, subs in self.matching.items() if wanted(key)}
         served = {(*one.client[:2], one.served_as) for subs in matching.values() for one in subs}
@@ -380,23 +350,35 @@ def match(found: Sequence[Clients]) -> Matched:
             matched.lost[key] = kept.joined_lost
     matched.dropped["filters"] = sum(kept.refused for kept in brokers.values())
     matched.dropped = +matched.dropped
-    matched.older |= _served_elsewhere(matched, {key for key, _ in named})
+    topics = {key for key, _ in named}
+    matched.older |= _served_elsewhere(matched, topics)
+    matched.older |= {key for key in topics if key[2].startswith(DELAYED_PREFIX)}
     return matched
 
 
 def _served_elsewhere(matched: Matched, topics: Iterable[TopicKey]) -> set[TopicKey]:
-    """Return the topics that only subscriptions at other endpoints of their source match.
+    """Return the topics whose messages may have gone to clients at other endpoints of their source.
 
-    These endpoints may be other listeners of the same broker.
+    These endpoints may be other listeners of the same broker. They have the only subscriptions that
+    match, or other members of a group.
     """
     servers: defaultdict[str, set[str]] = defaultdict(set)
+    sharing: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for one in matched.subscriptions:
         servers[one.client.source].add(one.client.server)
-    topics = [key for key in topics if key not in matched.matching and servers[key[0]] - {key[1]}]
+        if one.group:
+            sharing[one.client.source, one.filter].add(one.client.server)
+    topics = [key for key in topics if servers[key[0]] - {key[1]}]
     trees: defaultdict[str, Subscriptions] = defaultdict(Subscriptions)
     for one in matched.subscriptions if topics else ():
         trees[one.client.source].subscribe(Subscription(one.client.server, one.filter))
-    return {key for key in topics if any(trees[key[0]].matching(key[2]))}
+    found = set()
+    for key in topics:
+        own = matched.matching.get(key, ())
+        shared = (sharing[key[0], one.filter] for one in own if one.group)
+        if any(of - {key[1]} for of in shared) or (not own and any(trees[key[0]].matching(key[2]))):
+            found.add(key)
+    return found
 
 
 RestRecord = LatestDelivered | MissedDelivery | UnsubscribedDelivery | RequestMessage | Message

@@ -119,10 +119,7 @@ def connection_event(
 ) -> str | None:
     """Return the event of a packet in its connection, None if its sender may not send it.
 
-    Parameters
-    ----------
-    code
-        Return or reason code of CONNACK.
+    `code` is the return or reason code of CONNACK.
     """
     if from_client:
         return _CLIENT.get(packet_type)

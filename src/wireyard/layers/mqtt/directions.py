@@ -274,7 +274,7 @@ def _decide_source(
     # Connections that a slice leaves out are as if they were older than the capture.
     sliced = any(one.sliced for pair in pairs for one in pair)
     older = {*(servers if sliced else compress(servers, lacking))}
-    followed = _followed(keys, pairs, lacking) if older else set()
+    followed = _followed(keys, pairs, lacking) if older or len({*servers}) > 1 else set()
     for number, (key, (_, pair, from_client)) in enumerate(zip(keys, decided, strict=True)):
         context = _is_alone(pair), key, key[1] in older, number in followed
         for place, one in enumerate(pair):
@@ -289,10 +289,7 @@ def _is_alone(pair: Sequence[Evidence]) -> bool:
 def _lacks_connect(pair: Sequence[Evidence], from_client: bool) -> bool:
     """Return whether the CONNECT of a connection was not captured.
 
-    Parameters
-    ----------
-    from_client
-        Whether the first stream is the client's.
+    With `from_client`, the first stream is the client's.
     """
     if any(one.connects for one in pair):
         return False
@@ -304,19 +301,16 @@ def _lacks_connect(pair: Sequence[Evidence], from_client: bool) -> bool:
 def _followed(
     keys: Sequence[_Key], pairs: Sequence[Sequence[Evidence]], lacking: Sequence[bool]
 ) -> set[int]:
-    """Return the connections whose client may have had another one, of unknown client id, next.
+    """Return the connections whose client may have had another one, in the same session, next.
 
     That is one that began between the last packet of a connection and the first packet of the next
-    one of the same client, because a client id has one connection at a time.
-
-    Parameters
-    ----------
-    keys, pairs
-        The key of each connection, and the evidence of its streams.
-    lacking
-        Whether its CONNECT was not captured.
+    one of the same client, because a client id has one connection at a time. Its client id is not
+    known, or is the same and it went to another endpoint, which may be another listener. `keys`,
+    `pairs` and `lacking` have the key of each connection, the evidence of its streams, and whether
+    its CONNECT was not captured.
     """
     unknown: dict[str, list[int]] = {}
+    named: dict[str, list[tuple[int, str]]] = {}
     known: dict[_Key, list[tuple[int, int, int]]] = {}
     for number, (key, pair) in enumerate(zip(keys, pairs, strict=True)):
         first_ns = min((one.first_ns for one in pair if one.first_ns is not None), default=None)
@@ -325,6 +319,7 @@ def _followed(
             continue
         if any(one.client_id for one in pair):
             known.setdefault(key, []).append((first_ns, last_ns, number))
+            named.setdefault(key[2], []).append((first_ns, key[1]))
         elif lacking[number]:
             unknown.setdefault(key[1], []).append(first_ns)
     for firsts_ns in unknown.values():
@@ -332,6 +327,9 @@ def _followed(
     followed = set()
     for key, connections in known.items():
         firsts_ns = unknown.get(key[1], [])
+        if len(connections) < len(named[key[2]]):
+            elsewhere = (ns for ns, server in named[key[2]] if server != key[1])
+            firsts_ns = sorted([*firsts_ns, *elsewhere])
         connections.sort()
         for (_, last_ns, number), next_one in zip_longest(connections, connections[1:]):
             place = bisect_left(firsts_ns, last_ns)

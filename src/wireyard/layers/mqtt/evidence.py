@@ -119,10 +119,7 @@ class StreamEvidence:
     def add_batch(self, batch: pa.RecordBatch) -> Any:
         """Count packets, with the columns of `NEEDED`.
 
-        Returns
-        -------
-        numbers
-            The number of the stream of each packet, which is its row in `table`.
+        Return the number of the stream of each packet, which is its row in `table`.
         """
         if not batch.num_rows:
             return np.empty(0, np.int64)
@@ -171,12 +168,8 @@ class StreamEvidence:
     def add_counted(self, table: pa.Table, sources: Collection[str] | None = None) -> None:
         """Add counts of packets that come after those counted before in the same streams.
 
-        Parameters
-        ----------
-        table
-            Columns of `SCHEMA`.
-        sources
-            Only streams of these sources are added; all if None.
+        `table` has the columns of `SCHEMA`. Only streams of `sources` are added, all if that is
+        None.
         """
         if sources is not None:
             table = table.filter(pc.is_in(table["source"], pa.array(sources, pa.string())))
@@ -193,11 +186,8 @@ class StreamEvidence:
     def sides(self, shown: Mapping[Stream, Row]) -> dict[Stream, Side]:
         """Decide which side of its connection each stream is.
 
-        Parameters
-        ----------
-        shown
-            What the capture shows of streams: ``opened``, ``begun``, ``paired`` and ``sliced``, as
-            far as they are known.
+        `shown` has ``opened``, ``begun``, ``paired`` and ``sliced`` of streams, as far as the
+        capture shows them.
         """
         evidence = []
         for name, one in zip(self._numbers, self._counts, strict=True):
@@ -209,10 +199,8 @@ class StreamEvidence:
     def ends_ns(self, shown: Iterable[Row]) -> dict[str, int]:
         """Return when each capture ends, by source: the last time of its packets and rows.
 
-        Parameters
-        ----------
-        shown
-            Rows of the table `streams`, and of the last frames of captures, without a stream.
+        `shown` are rows of the table `streams`, and of the last frames of captures, without a
+        stream.
         """
         ends: dict[str, int] = {}
         times = [(one.source, one.last_ns) for one in self._counts]
@@ -240,10 +228,7 @@ def _spans_ns(
 ) -> Iterator[list[int | None]]:
     """Yield the first and then the last time of each stream; None if it has no time.
 
-    Parameters
-    ----------
-    starts, places
-        Where runs of rows of one stream begin, and the stream of each run.
+    Runs of rows of one stream begin at `starts`; `places` has the stream of each run.
     """
     for reduce, missing in ((np.minimum, _LATEST_NS), (np.maximum, -_LATEST_NS)):
         found = np.full(streams, missing)

@@ -60,16 +60,8 @@ def marks_of(
 ) -> pa.Table:
     """Return marks of the packets that are messages.
 
-    Parameters
-    ----------
-    sent
-        Columns of `SENT`.
-    clients
-        Clients by number.
-    wills
-        Published wills.
-    users
-        The user names of clients that have one.
+    `sent` are columns of `SENT`, `clients` are by number, and `wills` are the published ones.
+    `users` has the user names of clients that have one.
     """
     client = sent["client"].to_numpy()
     columns = [sent["file"], sent["row"], sent["topic"].cast(pa.string())]
@@ -93,12 +85,8 @@ def marks_of(
 def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table:
     """Return marks of messages on streams whose side is unknown.
 
-    Parameters
-    ----------
-    topics, first
-        The topics of consecutive rows of a file, and the row of the first.
-    places
-        The indexes of those that are messages.
+    `topics` are those of consecutive rows of a file, from row `first` on; `places` has the indexes
+    of those that are messages.
     """
     columns = {
         "row": pa.array(places + first),
@@ -115,12 +103,7 @@ def unknown_marks(topics: pa.ChunkedArray, places: Ints, first: int) -> pa.Table
 def message_table(packets: pa.Table, marks: pa.Table) -> pa.Table:
     """Return rows of the table `messages`.
 
-    Parameters
-    ----------
-    packets
-        The packets of the messages, with the columns of `NEEDED`.
-    marks
-        Columns of `MARKS`, for the same rows.
+    `packets` has the columns of `NEEDED`, and `marks` those of `MARKS`, for the same rows.
     """
     is_will = pc.equal(packets["packet_type"], int(CONNECT))
     has_wills = pc.any(is_will).as_py()

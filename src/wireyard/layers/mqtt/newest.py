@@ -15,19 +15,12 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Bools
 from wireyard.formats.base import Row
+from wireyard.layers.gaps import source_keys, stream_keys, torn_streams
 from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED
-from wireyard.layers.newest import (
-    LastIds,
-    MessageProtocol,
-    Packets,
-    SureRows,
-    source_keys,
-    stream_keys,
-    torn_streams,
-)
+from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows
 from wireyard.layers.tables import packet_keys
 
 _FORMAT: Final = "mqtt"
@@ -69,9 +62,12 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     resends = source_keys(resent, packet_keys(resent["stream"], resent["offset"]))
 
     def is_sure(table: str, rows: pa.Table) -> pa.Array:
-        if "message_key" not in rows.column_names:
-            return pc.invert(pc.is_in(stream_keys(rows), torn))
-        return pc.invert(pc.is_in(source_keys(rows, rows["message_key"]), resends))
+        of_message = "message_key" in rows.column_names
+        unsure = resends if of_message else torn
+        if not len(unsure):
+            return pa.array(np.ones(rows.num_rows, bool))
+        keys = source_keys(rows, rows["message_key"]) if of_message else stream_keys(rows)
+        return pc.invert(pc.is_in(keys, unsure))
 
     return is_sure
 

@@ -129,15 +129,9 @@ def _reach(
 ) -> bool:
     """Find when each packet has arrived together with all packets before it in its stream.
 
-    Parameters
-    ----------
-    latest
-        [3, s] Latest time and frame, and last offset, of each stream; 0 at the beginning.
-
-    Returns
-    -------
-    is_ordered
-        Whether the packets of each stream are in order; if not, the results are undefined.
+    `latest`, [3, s], is the latest time and frame, and last offset, of each stream; 0 at the
+    beginning. Return whether the packets of each stream are in order; if not, the results are
+    undefined.
     """
     for row in range(len(stream)):
         one = stream[row]
@@ -199,16 +193,9 @@ class Part(NamedTuple):
     ) -> Part:
         """Return the packets of a table with the columns of `NEEDED`; drop those without a stream.
 
-        Parameters
-        ----------
-        stream
-            The number of the stream of each row; -1 if it has none.
-        secret
-            The points at which payloads are hashed, the same for all payloads that are compared.
-        file
-            The number of the file that the table was read from.
-        first
-            The index of its first row in the file.
+        `stream` has the number of the stream of each row, -1 if it has none. `secret` are the
+        points at which payloads are hashed, the same for all payloads that are compared. The table
+        was read from the file with the number `file`, where its first row has the index `first`.
         """
         table = _of_whole_packets(table)
         grid, topics = _grid(table)
@@ -340,13 +327,9 @@ class Packets:
     def of(
         cls, parts: list[Part], streams: Sequence[KnownStream], secret: tuple[int, int]
     ) -> Packets:
-        """Combine and sort the packets of clients.
+        """Combine and sort all packets of clients, whose parts come in any order.
 
-        Parameters
-        ----------
-        parts
-            All packets of the clients, in any order. The list is emptied, so that the packets are
-            not in memory twice.
+        The list is emptied, so that the packets are not in memory twice.
         """
         tables, rows = [part.packets for part in parts], [part.rows for part in parts]
         parts.clear()

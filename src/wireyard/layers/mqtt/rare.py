@@ -32,14 +32,9 @@ _OF_LEVEL: Final = pa.array(["MQTT-3.1.2-2", "protocol_level"])
 
 
 class RarePackets:
-    """The rare packets among kept rows.
+    """The rare packets, at the indexes `rows`, among kept rows.
 
-    Parameters
-    ----------
-    kept
-        Rows of packets, with the columns of `packets.NEEDED`.
-    rows
-        The indexes of the rare ones.
+    `kept` has the columns of `packets.NEEDED`.
     """
 
     def __init__(self, kept: pa.Table, rows: Ints) -> None:

@@ -114,7 +114,8 @@ _TABLE: Final = (
     ("M-41", "4.8.2", "",
      "A filter $share/GROUP/FILTER is that of a group. Brokers share so before 5.0 too, and"
      " some have $queue/FILTER and $exclusive/FILTER. As these match nothing in other brokers, a"
-     " message that no member got is undecided."),
+     " message that no member got is undecided. So is one on $delayed/SECONDS/TOPIC, which some"
+     " publish later on TOPIC."),
     ("M-42", "3.8.4, 3.8.3.1", "",
      "Retained values are sent for a new subscription, for a renewed one if Retain Handling is"
      " 0, for a shared one never."),
@@ -314,7 +315,8 @@ _TABLE: Final = (
      "Nothing shows that a message was not accepted where the answer may have been lost, on any"
      " connection of the session."),
     ("C-27", "", "",
-     "Another endpoint may be another listener of the same broker."),
+     "Another endpoint may be another listener of the same broker, with further members of a"
+     " group, and with the next connection of a client."),
     ("C-28", "", "",
      "Where packets may be missing, equal messages have several pairings with their deliveries."
      " A delivery is of a message if it is so in every pairing in order that leaves as few of"
@@ -323,7 +325,7 @@ _TABLE: Final = (
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"
-     " protocol."),
+     " protocol. One up to two seconds before a message may be of it, by another clock."),
     ("C-30", "", "",
      "A second CONNECT is one also where the answer to the first was not captured."),
     ("C-31", "", "",

@@ -38,7 +38,11 @@ LAST_WORD: Final = """LEFT JOIN (
     SELECT source, stream, max(captured_ns) AS said_ns FROM packets_mqtt GROUP BY ALL
   ) p ON p.source = s.source AND p.stream = s.stream"""
 SILENT: Final = """s.protocol = 'mqtt' AND s.keep_alive > 0 AND s.ended_by IN ('dropped', 'server')
-  AND s.closed_ns - p.said_ns >= 1500000000 * s.keep_alive::BIGINT"""
+  AND s.closed_ns - p.said_ns >= 1500000000 * s.keep_alive::BIGINT
+  AND (s.source, s.stream, s.closed_frame) NOT IN (
+    SELECT source, stream, ended_frame FROM streams WHERE ended_frame IS NOT NULL
+  )"""
+"""The broker ended a connection, as the client was silent for longer than its keep-alive."""
 LOGIN_ANSWER: Final = """LEFT JOIN packets_mqtt a
   ON a.source = s.source AND a.packet_type = 2 AND a.frame = s.closed_frame"""
 LOGIN_REASON: Final = reason_text("s.status", reason_string("a.properties"))

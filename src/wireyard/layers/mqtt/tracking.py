@@ -319,13 +319,9 @@ def _begin_key(t: Any, key: Any) -> None:
 
 @kernel(BOOL(record_type(Tracking)))
 def _track(t: Tracking) -> bool:
-    """Track packets, from where the last call has ended.
+    """Track packets, from where the last call has ended; return whether all are tracked.
 
-    Returns
-    -------
-    is_done
-        Whether all packets are tracked. If not, `t.breaches` is full: the next call needs an empty
-        one.
+    If not, `t.breaches` is full: the next call needs an empty one.
     """
     counts = t.counts
     while counts[Count.KEY] < len(t.keys):

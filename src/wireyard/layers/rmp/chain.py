@@ -55,10 +55,7 @@ def key_of(row: Row) -> Key:
 def derive_tables(rows: Iterable[Row]) -> Derived[list[Row]]:
     """Return the tables that follow from RMP packets: `messages`, `conversations`, `violations`.
 
-    Parameters
-    ----------
-    rows
-        Rows of a reader with the columns ``observer.NEEDED``, those of a stream in order.
+    `rows` are rows of a reader with the columns ``observer.NEEDED``, those of a stream in order.
     """
     return run_chain(CHAIN, ((key_of(row), row) for row in rows))
 
@@ -105,10 +102,7 @@ def _conversation_messages(message: Seen, row: Row) -> Iterator[KeyedRecord]:
 def message_row(message: Seen, packet: Row) -> Row:
     """Return a whole message as a row of `MESSAGES`.
 
-    Parameters
-    ----------
-    packet
-        Any packet of its stream, for the addresses.
+    `packet` is any packet of its stream, for the addresses.
     """
     fields, data, packets, length = message
     first = packets[0]

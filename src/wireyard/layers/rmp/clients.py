@@ -38,22 +38,11 @@ class Clients:
     def register(
         self, client: int, domains: Iterable[int] = (ALL_DOMAINS,), own: bool = True
     ) -> None:
-        """Add a client.
+        """Add a client with a number from 1 on; 0 would be the process itself.
 
-        Parameters
-        ----------
-        client
-            Its number, from 1; 0 would be the process itself.
-        domains
-            The domains it is in; `ALL_DOMAINS` is every one. A message without a domain is for
-            every client, also for one that is in no domain.
-        own
-            Whether it receives its own messages.
-
-        Raises
-        ------
-        UsageError
-            The number is taken or out of range, or a domain is out of range.
+        `domains` are those it is in; `ALL_DOMAINS` is every one. A message without a domain is for
+        every client, also for one that is in no domain. With `own` it receives its own messages. A
+        UsageError is raised if the number is taken or out of range, or a domain is out of range.
         """
         if client in self._clients:
             raise UsageError(f"client {client} is registered already")
@@ -64,21 +53,12 @@ class Clients:
     def set_domains(self, client: int, domains: Iterable[int]) -> None:
         """Change the domains of a client, which keeps its place in the order.
 
-        Raises
-        ------
-        UsageError
-            There is no such client, or a domain is out of range.
+        A UsageError is raised if there is no such client, or a domain is out of range.
         """
         self._set(client, domains, self._get(client).own)
 
     def unregister(self, client: int) -> None:
-        """Remove a client.
-
-        Raises
-        ------
-        UsageError
-            There is no such client.
-        """
+        """Remove a client; raise a UsageError if there is no such client."""
         self._get(client)
         del self._clients[client]
         self._cache.clear()
@@ -86,12 +66,8 @@ class Clients:
     def destinations(self, domain: int | None, sender: int | None) -> tuple[int, ...] | None:
         """Return the clients that a message is for, None if there are none for any message.
 
-        Parameters
-        ----------
-        domain
-            Its domain; 0 is none (errata R15).
-        sender
-            The client that sent it, None if that is not one of this process.
+        `domain` is 0 for none (errata R15); `sender` is None if the message is not from a client of
+        this process.
         """
         clients = self._cache.get((domain, sender))
         if clients is None and self._clients:

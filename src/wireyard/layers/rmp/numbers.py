@@ -25,11 +25,8 @@ class Hold:
 class Numbers:
     """The message numbers, used in turn from `first` on.
 
-    Parameters
-    ----------
-    first
-        The first number: random if a process may be restarted, so that it does not reuse recent
-        numbers of its former self.
+    The first one is random if a process may be restarted, so that it does not reuse recent numbers
+    of its former self.
     """
 
     def __init__(self, first: int) -> None:
@@ -43,13 +40,7 @@ class Numbers:
         return len(self._holds)
 
     def allocate(self, hold: int, now: float) -> int:
-        """Return a free number, and hold it.
-
-        Raises
-        ------
-        NumbersExhausted
-            No number is free.
-        """
+        """Return a free number, and hold it; raise `NumbersExhausted` if none is free."""
         self._end_rests(now)
         if len(self._holds) == NUMBERS:
             raise NumbersExhausted(f"all {NUMBERS} message numbers are in use")

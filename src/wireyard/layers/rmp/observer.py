@@ -102,14 +102,8 @@ class Repeats:
     ) -> bool:
         """Observe a packet; return whether it is a repeat.
 
-        Parameters
-        ----------
-        packet
-            The fields and data of its messages.
-        size
-            Its length in bytes.
-        now
-            The time in seconds; None if it is unknown.
+        `packet` has the fields and data of its messages, and `size` is its length in bytes. `now`
+        is the time in seconds, None if it is unknown.
         """
         numbered = any(fields.message_number is not None for fields, _ in packet)
         if not numbered and (now is None or 2 * size > _ROOM_BYTES):
@@ -126,13 +120,7 @@ class Repeats:
 
 
 class Observer:
-    """Reassembles the packets of one sender.
-
-    Parameters
-    ----------
-    limits
-        The limits of a receiver.
-    """
+    """Reassembles the packets of one sender, with the limits of a receiver."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
@@ -246,12 +234,8 @@ class Observer:
 def observe(rows: Iterable[Row], observer: Observer) -> Iterator[Seen | Violation]:
     """Yield the messages and violations in one sender's stream, in the order of their ends.
 
-    Parameters
-    ----------
-    rows
-        All rows of RMP packets of a stream in order, those of gaps too, with the columns `NEEDED`.
-    observer
-        A new observer.
+    `rows` are all rows of RMP packets of a stream in order, those of gaps too, with the columns
+    `NEEDED`. The observer is a new one.
     """
     packet: list[Row] = []
     for row in rows:

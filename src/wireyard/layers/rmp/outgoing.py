@@ -54,12 +54,8 @@ class OwnMessage:
 class Outgoing:
     """The messages and packets that wait to be sent to a ring, or to come back from it.
 
-    Parameters
-    ----------
-    max_packet_bytes
-        Longest packet of the ring.
-    numbers
-        The message numbers of the process.
+    `max_packet_bytes` is the longest packet of the ring; `numbers` are the message numbers of the
+    process.
     """
 
     def __init__(self, max_packet_bytes: int, numbers: Numbers) -> None:

@@ -64,10 +64,7 @@ class Draft:
     def head(self, number: int | None = None, count: int = 1) -> bytes:
         """Return the header fields of its first packet.
 
-        Raises
-        ------
-        EncodeError
-            A value cannot be written.
+        An EncodeError is raised if a value cannot be written.
         """
         is_segment = number is not None
         typing, rest = _around_segment(
@@ -79,10 +76,8 @@ class Draft:
     def packet_count(self, max_packet_bytes: int, limits: Limits) -> int:
         """Return the number of its packets, all with a message number.
 
-        Raises
-        ------
-        MessageTooBig
-            More than the wire can count, or than receivers accept: they check the count.
+        `MessageTooBig` is raised if there are more than the wire can count, or than receivers
+        accept: they check the count.
         """
         later = len(self.data) - (max_packet_bytes - len(self.head(0)))
         room = max_packet_bytes - _LATER_HEAD_BYTES
@@ -131,10 +126,7 @@ class Head(NamedTuple):
 def head_of(layer: int, domain: int | None, client: int | None) -> Head:
     """Return the head of a message that is neither a segment nor a reply.
 
-    Raises
-    ------
-    EncodeError
-        A value cannot be written.
+    An EncodeError is raised if a value cannot be written.
     """
     last = encode(Message(layer=layer, domain=domain, client=client))
     followed = encode(Message(layer=layer, domain=domain, client=client, more_follows=True))
@@ -142,13 +134,7 @@ def head_of(layer: int, domain: int | None, client: int | None) -> Head:
 
 
 class Packing:
-    """The packet being filled.
-
-    Parameters
-    ----------
-    max_packet_bytes
-        Longest packet of the ring.
-    """
+    """The packet being filled, of at most `max_packet_bytes`, the longest packet of the ring."""
 
     def __init__(self, max_packet_bytes: int) -> None:
         self._max_packet_bytes = max_packet_bytes

@@ -100,12 +100,8 @@ class _NeedsReference(Exception):
 def parse_packet(packet: bytes) -> list[Run]:
     """Return the messages of a packet, whole ones and segments, in runs with the same fields.
 
-    A segment or a reply is a run of its own.
-
-    Raises
-    ------
-    DecodeError
-        The first rule that the packet violates; none of its messages counts (errata R19).
+    A segment or a reply is a run of its own. The first rule that the packet violates raises a
+    DecodeError; then none of its messages counts (errata R19).
     """
     try:
         return _parse_fast(packet)

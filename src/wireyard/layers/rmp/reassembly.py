@@ -110,18 +110,10 @@ def _never(_fields: Fields) -> bool:
 class Reassembly:
     """The messages that wait for each other: those of one ring, or of one of its sources.
 
-    Parameters
-    ----------
-    order
-        The order of delivery; with `Order.SOURCE` all packets are of one source.
-    ring
-        Name of the ring, for events.
-    max_packet_bytes
-        Longest packet of the ring, the same at all members.
-    drops
-        The counts of dropped packets and messages.
-    wants_pieces
-        Returns whether a message with these fields is delivered in pieces.
+    `order` is the order of delivery; with `Order.SOURCE` all packets are of one source. `ring` is
+    the name of the ring, for events, and `max_packet_bytes` its longest packet, the same at all
+    members. `drops` counts dropped packets and messages. `wants_pieces` returns whether a message
+    with these fields is delivered in pieces.
     """
 
     def __init__(

@@ -100,13 +100,7 @@ class Request:
 
 
 class Requests:
-    """The requests of one process.
-
-    Parameters
-    ----------
-    events
-        The queue of events, for replies and ends of requests.
-    """
+    """The requests of one process; `events` is the queue for replies and ends of requests."""
 
     def __init__(
         self, numbers: Numbers, drops: Drops, max_replies: int, events: deque[Event]

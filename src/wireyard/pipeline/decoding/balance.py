@@ -83,19 +83,9 @@ def make_ledger(
 ) -> StreamLedger:
     """Return the ledger of a stream from the counts of all its rows, in stream order.
 
-    Parameters
-    ----------
-    read
-        Number of bytes of the stream, gaps included.
-    facts
-        Further columns of the table `streams`, for a stream of a capture.
-    format
-        The format of a stream without rows.
-
-    Raises
-    ------
-    LedgerError
-        A byte is in no row, or in two.
+    `read` is the number of bytes of the stream, gaps included, and `format` the format of a stream
+    without rows. `facts` are further columns of the table `streams`, for a stream of a capture. A
+    `LedgerError` is raised if a byte is in no row, or in two.
     """
     total = {count: sum(getattr(each, count) for each in written) for count in LEDGER[1:]}
     gaps = sum(each.bytes_gap for each in written)
@@ -125,23 +115,11 @@ class BundleLedgers(NamedTuple):
 def make_ledgers(
     source: str, format: str, described: pa.Table, rows: RowCounts, read: Ints
 ) -> BundleLedgers:
-    """Return the ledgers of several streams, as `make_ledger` would.
+    """Return the ledgers of several streams of one format, as `make_ledger` would.
 
-    Parameters
-    ----------
-    format
-        Label of the format of all streams.
-    described
-        Their names, their columns `CAPTURED_FACTS`, and `sliced`.
-    rows
-        The counts of all their rows.
-    read
-        Number of bytes of each stream, gaps included.
-
-    Raises
-    ------
-    LedgerError
-        A byte is in no row, or in two.
+    `described` has their names, their columns `CAPTURED_FACTS`, and `sliced`; `rows` the counts of
+    all their rows, and `read` the number of bytes of each, gaps included. A `LedgerError` is raised
+    if a byte is in no row, or in two.
     """
     counts = rows.counts
     counted = sum(counts[name] for name in counts if name.startswith("bytes_"))

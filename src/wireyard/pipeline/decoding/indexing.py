@@ -139,13 +139,7 @@ class Joined(NamedTuple):
 
 
 def join_headers(pieces: Sequence[HeaderPiece], written: Iterable[HeadersResult]) -> Joined:
-    """Stitch the pieces of a capture.
-
-    Parameters
-    ----------
-    written
-        Results of the pieces; a piece in which no record was found has none.
-    """
+    """Stitch the pieces of a capture; a piece in which no record was found has no result."""
     of_piece = {(each.source, each.piece_start): each for each in written}
     by_file: dict[str, list[HeaderPiece]] = {}
     for piece in pieces:
@@ -168,13 +162,7 @@ def join_headers(pieces: Sequence[HeaderPiece], written: Iterable[HeadersResult]
 
 
 def index_of(joined: Joined, written: Iterable[HeadersResult]) -> IndexedCapture:
-    """Return the index of a capture, once all pieces were read.
-
-    Parameters
-    ----------
-    written
-        Results of all pieces, those that were read again last.
-    """
+    """Return the index of a capture from the results of all pieces, those read again last."""
     of_extent = {(each.source, each.start): each for each in written}
     files = [path for path, _ in joined.extents]
     index = [

@@ -64,20 +64,12 @@ class PieceResult(StreamRows):
 
 @dataclass(frozen=True, slots=True)
 class HeadersResult:
-    """A piece of a capture file whose headers are written to a file.
+    """A piece of a capture file whose headers are written to a file, `path`.
 
-    Attributes
-    ----------
-    source
-        The capture file.
-    piece_start, start, stop
-        Offsets of the piece, of its first record, and of the end of its last one.
-    next_context
-        That behind the last record; None if the file is too short for its header.
-    damage, unread_bytes
-        Why no more could be read, and the number of bytes that remain.
-    path
-        The file with the headers.
+    `piece_start`, `start` and `stop` are the offsets of the piece, of its first record, and of the
+    end of its last one. `next_context` is the context behind the last record; None if the file is
+    too short for its header. `damage` is why no more could be read, and `unread_bytes` the number
+    of bytes that remain.
     """
 
     source: str
@@ -118,11 +110,8 @@ class FilesResult:
 class EndpointsResult:
     """The endpoints in a part of a capture, for the other parts.
 
-    Attributes
-    ----------
-    opened, undecided
-        Those of `PartEndpoints`: the address, the port and the format of each. None if there are
-        too many to list.
+    `opened` and `undecided` are those of `PartEndpoints`: the address, the port and the format of
+    each; None if there are too many to list.
     """
 
     source: str
@@ -199,10 +188,7 @@ file or a full disk four times, and does not bury the message in a traceback."""
 def without_failures(results: Iterable[Any]) -> Iterator[Any]:
     """Yield results.
 
-    Raises
-    ------
-    SourceError, LakeError, LedgerError
-        A task has failed.
+    The `SourceError`, `LakeError` or `LedgerError` of a task that has failed is raised.
     """
     for result in results:
         if isinstance(result, FailureResult):

@@ -63,7 +63,8 @@ from wireyard.pipeline.running import Runner
 
 _POLL_S: Final = 0.2
 _POLL_STORE_S: Final = 5.0
-"""The same where each poll is a request to an object store."""
+"""The same where each poll is a request to an object store: there pauses become longer."""
+_LONGER: Final = 1.25
 _WARM_BYTES: Final = 1 << 20
 """Size of all inputs from which on even small ones are decoded with kernels: loading these takes
 less time than the scalar reader would need."""
@@ -258,12 +259,12 @@ def _marks_watched(
     total = sum(weights.values())
     done = Event()
 
-    poll_s = _POLL_STORE_S if "://" in lake.root else _POLL_S
-
     def poll() -> None:
-        while not done.wait(poll_s):
+        pause_s, longer = (_POLL_STORE_S, _LONGER) if "://" in lake.root else (_POLL_S, 1.0)
+        while not done.wait(pause_s):
             marks = lake.list_staged(bronze.DONE_MARKS)
             watch.at(sum(weights.get(mark, 0) for mark in marks), total)
+            pause_s *= longer
 
     thread = Thread(target=poll, daemon=True)
     thread.start()

@@ -36,12 +36,8 @@ def cut_inputs(
     """Divide inputs into tasks: large inputs are split, small ones share a task.
 
     A piece that begins with a guess has a task of its own, so that its file can be discarded. So
-    has a part of a capture, which may have to be read again.
-
-    Parameters
-    ----------
-    indexed
-        The captures that have an index, by path.
+    has a part of a capture, which may have to be read again. `indexed` has the captures that have
+    an index, by path.
     """
     alone: list[AnyPiece] = []
     shared: list[AnyPiece] = []
@@ -107,12 +103,7 @@ def stitch_input(
 ) -> Stitched:
     """Stitch the pieces of an input.
 
-    Parameters
-    ----------
-    pieces
-        In stream order.
-    results
-        The result of each piece, by its start.
+    The pieces are in stream order; `results` has that of each piece by its start.
     """
     if len(pieces) == 1:
         return Stitched([results[pieces[0].start]], [])

@@ -157,13 +157,7 @@ def packets_table(format: str) -> str:
 
 
 def write_task(task: tuple[int, Sequence[AnyPiece]], settings: BronzeSettings) -> list[Result]:
-    """Decode the pieces of a task and write them; return the results.
-
-    Parameters
-    ----------
-    task
-        The task's number in the run, and its pieces.
-    """
+    """Decode the pieces of a task, which comes with its number in the run; return the results."""
     number, pieces = task
     opened = BronzeTask(number, settings)
     try:
@@ -181,12 +175,7 @@ def _path(piece: Piece | HeaderPiece) -> str:
 class BronzeTask:
     """One attempt of a task: its output files, one for each table.
 
-    Parameters
-    ----------
-    number
-        The task's number in the run.
-    prefix
-        Prefix of the names of its files.
+    `number` is the task's number in the run; the names of its files begin with `prefix`.
     """
 
     def __init__(self, number: int, settings: BronzeSettings, prefix: str = "part-") -> None:
@@ -288,10 +277,7 @@ class BronzeTask:
     ) -> Iterator[tuple[DirectedStream, Block, RowCounts]]:
         """Write the rows of a capture's streams of one format; yield each block with its counts.
 
-        Parameters
-        ----------
-        tables
-            The tables that have rows of the capture; extended in place.
+        `tables` is extended in place by the tables that get rows.
         """
         plan, threads = self.plan_of(format), self._threads(format, captured=True)
         for parts, batches in scan_parts(((opened, plan) for opened in streams), threads):
@@ -451,15 +437,8 @@ class BronzeTask:
     ) -> tuple[RowCounts, set[str]]:
         """Write rows of several streams; those of stream k begin at row ``bounds[k]``.
 
-        Parameters
-        ----------
-        bad_bytes
-            Returns the bytes of the stream of a row.
-
-        Returns
-        -------
-        counts, tables
-            The counts of each stream, and the tables that got rows.
+        Return the counts of each stream, and the tables that got rows. `bad_bytes` returns the
+        bytes of the stream of a row.
         """
         counts = count_rows(batch, bounds)
         secrets = self._settings.secrets

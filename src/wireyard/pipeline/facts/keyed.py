@@ -20,11 +20,10 @@ import pyarrow.compute as pc
 from wireyard.formats.base import Row
 from wireyard.lake.parts import PartFile
 from wireyard.layers.frame_files import FrameFiles
-from wireyard.layers.grouping import split_rows, text_hashes
 from wireyard.layers.stages import Chain, Fact, Found, KeyedRecord, Order
 from wireyard.layers.stages import Stage as LayerStage
 from wireyard.layers.tables import fact_table, with_times
-from wireyard.pipeline.exchange import Blob, PartInput, Stage, pass_on
+from wireyard.pipeline.exchange import Blob, PartInput, Stage, pass_by_text
 from wireyard.pipeline.facts.tasks import FactFile, Output, Outputs, dropped_rows
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 
@@ -72,14 +71,8 @@ def run_stage(
 ) -> Outputs:
     """Run a stage over the records of some keys; yield its results, and what it passes on.
 
-    Parameters
-    ----------
-    records
-        The key and the record, key by key, and by order within a key.
-    name, stages
-        The name of the stage, and it and those that it passes records on to.
-    parts
-        Number of parts of each later stage.
+    `records` are pairs of a key and a record, key by key, and by order within a key. `stages` has
+    the stage itself and those that it passes records on to; each of these has `parts` parts.
     """
     outputs = _Outputs(stages, parts, output)
     for _, of_key in groupby(records, key=itemgetter(0)):
@@ -138,10 +131,7 @@ def _pass_batch(records: list[KeyedRecord], stages: Chain, parts: int) -> Iterat
     """Yield records of one stage, partitioned by key."""
     name = records[0].stage
     batch = _record_batch(_record_type(stages[name]), records)
-    of_key = text_hashes(batch["key"]) % parts
-    for number, rows in enumerate(split_rows(pa.Table.from_batches([batch]), of_key, parts)):
-        if rows.num_rows:
-            yield from pass_on(name, [[rows]], number)
+    yield from pass_by_text(name, pa.Table.from_batches([batch]), "key", parts)
 
 
 # --- outputs of a task ----------------------------------------------------------------------
@@ -184,15 +174,7 @@ class _Outputs:
 
 
 class _File:
-    """A file of facts.
-
-    Parameters
-    ----------
-    folder
-        Its folder; its name is unique.
-    batch
-        Converts rows to a batch.
-    """
+    """A file of facts with a unique name in `folder`; `batch` converts rows to a batch."""
 
     def __init__(self, folder: str, batch: Callable[[list[Row]], pa.RecordBatch]) -> None:
         self._name = f"part-{uuid4().hex}.parquet"

@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 
 from wireyard.formats import get_format
 from wireyard.lake.parts import read_batches
-from wireyard.layers.grouping import split_rows, text_hashes
-from wireyard.layers.newest import stream_keys
+from wireyard.layers.gaps import stream_keys
 from wireyard.layers.rmp.chain import CHAIN
 from wireyard.layers.rmp.observer import NEEDED
-from wireyard.pipeline.exchange import Stage, pass_on
+from wireyard.pipeline.exchange import Stage, pass_by_text
 from wireyard.pipeline.facts.keyed import run_rows, stages_of
 from wireyard.pipeline.facts.tasks import Division, Group, Output, Outputs, Result, run_stages
 from wireyard.pipeline.running import Runner
@@ -52,7 +51,4 @@ def _split(path: str, sources: Sequence[str], parts: int) -> Outputs:
         own = table.filter(pc.is_in(table["source"].cast(pa.string()), pa.array(sources)))
         rows = own.select(names).cast(pa.schema(map(schema.field, names)))
         rows = rows.append_column("key", stream_keys(rows))
-        of_part = text_hashes(rows["key"].combine_chunks()) % parts
-        for part, each in enumerate(split_rows(rows, of_part, parts)):
-            if each.num_rows:
-                yield from pass_on(_PACKETS, [[each]], part)
+        yield from pass_by_text(_PACKETS, rows, "key", parts)

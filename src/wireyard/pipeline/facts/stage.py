@@ -40,6 +40,7 @@ from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.facts.tasks import (
+    TASK_PACKETS,
     Counts,
     Division,
     FactFile,
@@ -59,9 +60,6 @@ from wireyard.streams.source import filesystem
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
-_TASK_PACKETS: Final = 1 << 17
-"""Packets of several inputs for a task, which takes about a second: then its core is free for what
-is in a hurry, such as parts of growing inputs."""
 _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 """By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 _LEFT_OUT: Final = {
@@ -78,14 +76,9 @@ _LEFT_OUT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The staged files of facts.
+    """The staged files of facts, and notes for the user.
 
-    Attributes
-    ----------
-    files
-        By table, each file and the sources of its rows.
-    notes
-        Notes for the user.
+    `files` has by table each file, and the sources of its rows.
     """
 
     files: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
@@ -103,18 +96,10 @@ def write_facts(
 ) -> Facts:
     """Stage the facts of some inputs.
 
-    Parameters
-    ----------
-    files
-        Files with their packets, by format.
-    streams
-        Files of the table `streams` with their streams.
-    captured
-        Files of the table `files` with the frames of captures.
-    inputs
-        The inputs, including those that have JMS messages in common with others of them.
-    staged
-        Files of tables that are staged already.
+    `files` are the files with their packets, by format; `streams` files of the table `streams` with
+    their streams, and `captured` files of the table `files` with the frames of captures. `inputs`
+    includes those that have JMS messages in common with others of them. `staged` are files of
+    tables that are staged already.
     """
     lake.make_staging(all_tables())
     in_files = [*chain.from_iterable(map(_rows, captured))]
@@ -130,7 +115,7 @@ def write_facts(
             most = division.most_here if runner.in_process else division.most_packets
             large += [(division, group) for group in groups if group.packets > most]
         small = [group for group in groups if group.packets <= most]
-        tasks += group_in_order(small, attrgetter("packets"), min(most, _TASK_PACKETS))
+        tasks += group_in_order(small, attrgetter("packets"), min(most, TASK_PACKETS))
     staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, output=output)))
     for division, group in large:
         staged_facts.add(division.divide(runner, output, group))
@@ -151,15 +136,9 @@ def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set
     """Return the inputs of a lake that may have JMS messages in common with others.
 
     Two inputs are related if they show the same producer in overlapping spans of time. Inputs that
-    are related to related ones are included.
-
-    Parameters
-    ----------
-    producers
-        The producers of the others, with their spans: rows of the table `producers`.
-    changed
-        Inputs of the lake that count among the others, with what they show there: their rows are
-        replaced.
+    are related to related ones are included. `producers` has the producers of the others with their
+    spans, as rows of the table `producers`. `changed` are inputs of the lake that count among the
+    others, with what they show there: their rows are replaced.
     """
     if not (producers.num_rows or changed):
         return set()

@@ -46,6 +46,9 @@ Result = FactFile | Counts | Dropped
 Results = Iterator[Result]
 Outputs = Iterable[Result | Blob]
 """The results of a task, and what it passes on."""
+TASK_PACKETS: Final = 1 << 17
+"""Packets of several inputs for a task, which takes about a second: then its core is free for what
+is in a hurry, such as parts of growing inputs."""
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
@@ -92,14 +95,8 @@ def groups_of(
 ) -> list[Group]:
     """Return the inputs with packets of a protocol, grouped by the files that they have in common.
 
-    If several inputs may show the same message, they are one group.
-
-    Parameters
-    ----------
-    files
-        Files with the packets of all inputs, by format.
-    streams
-        Files of the table `streams` of all inputs.
+    If several inputs may show the same message, they are one group. `files` are the files with the
+    packets of all inputs, by format; `streams` their files of the table `streams`.
     """
     # Files of several tables may have the same name.
     paths = {
@@ -208,10 +205,7 @@ def shown_streams(group: Group, ends_ns: Mapping[str, int]) -> Iterator[pa.Table
 def derive_whole(facts: Facts, group: Group, ends_ns: Mapping[str, int]) -> DerivedFiles:
     """Derive all facts of some inputs in this process.
 
-    Parameters
-    ----------
-    ends_ns
-        When each capture ends.
+    `ends_ns` is when each capture ends.
     """
     opened = [
         PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))

@@ -44,12 +44,8 @@ class _OthersGrow(Exception):
 class AllFacts:
     """A background thread that makes the facts of some inputs, as of the newest commit.
 
-    Parameters
-    ----------
-    stamps
-        The inputs, and the stamp that each gets with its facts; None if it keeps growing.
-    growing
-        The inputs that get parts in the meantime.
+    `stamps` has the inputs, and the stamp that each gets with its facts; None if it keeps growing.
+    `growing` are the inputs that get parts in the meantime.
     """
 
     def __init__(
@@ -114,26 +110,11 @@ class AllFacts:
         return draft, notes, {*self.sources, *related}
 
     def commit(self, lake: Lake) -> tuple[set[str], Sequence[str]]:
-        """Wait for the facts and commit them.
+        """Wait for the facts and commit them to the lake as it is now.
 
-        Parameters
-        ----------
-        lake
-            The lake as it is now.
-
-        Returns
-        -------
-        remade
-            The inputs whose facts had to be made again, from everything that is committed.
-        notes
-            Notes for the user.
-
-        Raises
-        ------
-        SourceError
-            Files of the inputs in the lake cannot be read.
-        LakeError
-            The lake cannot be written.
+        Return the inputs whose facts had to be made again, from everything that is committed, and
+        notes for the user. A `SourceError` is raised if files of the inputs in the lake cannot be
+        read, a `LakeError` if the lake cannot be written.
         """
         remade = set[str]()
         try:
@@ -167,11 +148,8 @@ class AllFacts:
     def _rebased(self, made: Draft, sources: Collection[str]) -> Draft | None:
         """Return the draft as applied to the lake as it is now; None if that is impossible.
 
-        Parameters
-        ----------
-        sources
-            The inputs that get new facts by it. Of others it has copies of files that they shared
-            with these.
+        `sources` are the inputs that get new facts by it. Of others it has copies of files that
+        they shared with these.
         """
         draft = Draft(self._lake)
         inputs = [
@@ -207,10 +185,7 @@ class AllFacts:
     def _put_facts(self, draft: Draft, each: Input, made: Draft, since: Sequence[str]) -> None:
         """Add the facts that were made, or copied, of an input to the facts of later parts.
 
-        Parameters
-        ----------
-        since
-            Files with the sessions of later parts.
+        `since` are files with the sessions of later parts.
         """
         source, now = each.source, self._lake.inputs[each.source]
         files = {

@@ -98,25 +98,13 @@ def follow_lake(
 ) -> None:
     """Read everything that arrives at some paths into a lake, until `stop`; then read the rest.
 
-    Parameters
-    ----------
-    paths, options, rotated
-        Those of `list_inputs`.
-    stop
-        Called a few times a second; returns whether to end.
-    most_bytes
-        Limit for one batch, unless a single file is larger.
-    settings
-        Those of `fill_lake`.
+    `paths`, `options` and `rotated` are those of `list_inputs`, and `settings` those of
+    `fill_lake`. `stop` is called a few times a second and returns whether to end. A batch has at
+    most `most_bytes`, unless a single file is larger.
 
-    Raises
-    ------
-    SourceError
-        There is nothing at a path, or a file cannot be read.
-    LakeError
-        The lake cannot be written.
-    LedgerError
-        The rows of a stream do not account for its bytes.
+    A `SourceError` is raised if there is nothing at a path, or a file cannot be read; a `LakeError`
+    if the lake cannot be written; a `LedgerError` if the rows of a stream do not account for its
+    bytes.
     """
     lake.retention = RETENTION
     settings["skip_missing"] = True
@@ -209,14 +197,9 @@ class _Following:
     ) -> tuple[dict[str, int], set[str], bool]:
         """Plan the next commit of growing files.
 
-        Returns
-        -------
-        most
-            The number of bytes to read of each file, together at most `most_bytes`.
-        ending
-            Files that stand still or are gone: the commit reads them to their end.
-        is_behind
-            Whether a file has more unread bytes than the commit reads.
+        Return the number of bytes to read of each file, together at most `most_bytes`; the files
+        that stand still or are gone, which the commit reads to their end; and whether a file has
+        more unread bytes than the commit reads.
         """
         growth, most, ending, is_behind = self._growth, dict[str, int](), set[str](), False
         left = sys.maxsize if stopping else self._settings.most_bytes

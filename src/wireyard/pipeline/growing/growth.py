@@ -109,13 +109,7 @@ class _Open:
 
 
 class Growth:
-    """The growing inputs of a lake that one process follows.
-
-    Parameters
-    ----------
-    secrets, max_packet_bytes, decode_as, keylog, payload
-        Those of `fill_lake`.
-    """
+    """The growing inputs of a lake that one process follows; settings are those of `fill_lake`."""
 
     def __init__(
         self,
@@ -216,14 +210,8 @@ class Growth:
         """Read and commit the next parts of inputs; return the number of bytes read, and notes.
 
         Facts of all packets that are due are committed with them, or started in the background.
-
-        Parameters
-        ----------
-        most_bytes
-            How many bytes to read of each input.
-        ending
-            Inputs that stand still: they are read to their ends, and their rows are written as if
-            they had ended.
+        `most_bytes` is how many bytes to read of each input. Inputs that are `ending` stand still:
+        they are read to their ends, and their rows are written as if they had ended.
         """
         turn = [self._inputs[path] for path in most_bytes]
         for each in turn:
@@ -410,10 +398,7 @@ class Growth:
     def commit_facts(self, *, wait: bool = False) -> list[str]:
         """Commit facts that were made in the background, if they are ready; return notes.
 
-        Parameters
-        ----------
-        wait
-            Whether to wait until they are.
+        With `wait`, wait until they are ready.
         """
         made = self._all_facts
         if made is None or not (wait or made.is_ready):

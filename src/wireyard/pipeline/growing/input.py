@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.live.following import BareStream
-from wireyard.captures.live.state import StateError, pack_state, unpack_state
+from wireyard.captures.live.state import KINDS, StateError, pack_state, unpack_state
 from wireyard.captures.quarantine import SHOWN_BYTES, PieceBytes
 from wireyard.captures.read import FrameSpan
 from wireyard.formats import get_format
@@ -61,6 +61,7 @@ OPEN_STATE: Final = pa.schema(
 StateRow = tuple[str, list[int], bytes]
 """The kind, the shape and the data of a row."""
 _JSON: Final = "json"
+_NAMES: Final = {kind: name for name, kind in KINDS.items()}
 FACTS: Final = "facts"
 """The kind of the row, JSON too, that records how far facts are made."""
 
@@ -126,14 +127,9 @@ def _captured_bytes(opened: CapturedStream, start: int, stop: int) -> bytes:
 class GrowingInput:
     """A growing input of local files, read part by part.
 
-    Parameters
-    ----------
-    source
-        Its name in the lake: its path, or the folder of a rotated capture.
-    format
-        Label of its format; None for a capture of any formats.
-    paths
-        The files of a capture; empty for a bare stream.
+    `source` is its name in the lake: its path, or the folder of a rotated capture. `format` is the
+    label of its format; None for a capture of any formats. `paths` are the files of a capture;
+    empty for a bare stream.
     """
 
     source: str
@@ -162,10 +158,7 @@ class GrowingInput:
     def open(self) -> None:
         """Prepare to read from the beginning, or to restore a state.
 
-        Raises
-        ------
-        SourceError
-            It cannot be read.
+        A `SourceError` is raised if the input cannot be read.
         """
         self._files = GrowingFiles(self.source, rotated=is_rotated(self.source, self.paths))
         named = get_format(self.format) if self.format else None
@@ -198,24 +191,16 @@ class GrowingInput:
     def refresh(self, paths: Iterable[str]) -> None:
         """Update the list of files and their sizes.
 
-        Raises
-        ------
-        StateError
-            The bytes that were read have changed.
-        SourceError
-            A file cannot be read.
+        A `StateError` is raised if the bytes that were read have changed, a `SourceError` if a file
+        cannot be read.
         """
         self._files.refresh(paths)
 
     def read(self, stop: int, task: BronzeTask) -> None:
         """Read up to byte `stop`, and write the rows that are complete now.
 
-        Raises
-        ------
-        SourceError
-            It cannot be read.
-        LedgerError
-            The rows of a stream do not follow each other.
+        A `SourceError` is raised if the input cannot be read, a `LedgerError` if the rows of a
+        stream do not follow each other.
         """
         while (left := stop - self.position) > 0:
             data = self._files.read(min(left, _READ_BYTES))
@@ -396,15 +381,12 @@ class GrowingInput:
         }
         text, arrays = pack_state(whole)
         rows: list[StateRow] = [(_JSON, [len(text)], text.encode())]
-        return rows + [(str(each.dtype), list(each.shape), each.tobytes()) for each in arrays]
+        return rows + [(_NAMES[each.dtype], list(each.shape), each.tobytes()) for each in arrays]
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; call `open` before.
 
-        Raises
-        ------
-        StateError
-            The state is damaged, or the file is another one.
+        A `StateError` is raised if the state is damaged, or the file is another one.
         """
         try:
             self._files.restore(state["files"], self.paths)
@@ -448,10 +430,7 @@ def make_state(source: str, rows: Sequence[StateRow]) -> pa.Table:
 def read_states(path: str) -> dict[str, list[dict[str, Any]]]:
     """Read a file of the table of states; return its rows by source.
 
-    Raises
-    ------
-    StateError
-        It is damaged.
+    A `StateError` is raised if it is damaged.
     """
     system, inner = filesystem(path)
     try:
@@ -466,22 +445,16 @@ def read_states(path: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def state_of(states: Mapping[str, Sequence[Mapping[str, Any]]], source: str) -> State:
-    """Return the state of a source that `read_states` has read.
-
-    Raises
-    ------
-    StateError
-        It is damaged.
-    """
+    """Return the state of a source that `read_states` has read; raise `StateError` if damaged."""
     try:
         of_source = states[source]
         (text,) = (row["data"] for row in of_source if row["kind"] == _JSON)
         arrays = [
-            np.frombuffer(row["data"], _KINDS[row["kind"]]).reshape(row["shape"])
+            np.frombuffer(row["data"], KINDS[row["kind"]]).reshape(row["shape"])
             for row in of_source
-            if row["kind"] in _KINDS
+            if row["kind"] in KINDS
         ]
-        kinds = {_JSON, *_KINDS}
+        kinds = {_JSON, *KINDS}
         others = {row["kind"]: row["data"] for row in of_source if row["kind"] not in kinds}
         return State(unpack_state(text.decode(), arrays), others)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -491,10 +464,7 @@ def state_of(states: Mapping[str, Sequence[Mapping[str, Any]]], source: str) -> 
 def read_state(path: str, source: str) -> State:
     """Read the state of a source from a file of the table of states.
 
-    Raises
-    ------
-    StateError
-        It is damaged.
+    A `StateError` is raised if it is damaged.
     """
     return state_of(read_states(path), source)
 
@@ -502,6 +472,3 @@ def read_state(path: str, source: str) -> State:
 def _add(sums: dict[str, LedgerSum], ledger: StreamLedger) -> None:
     key = ledger.format or ""
     sums[key] = LedgerSum.total([sums.get(key, LedgerSum()), LedgerSum.of(ledger)])
-
-
-_KINDS: Final = {name: np.dtype(name) for name in ("uint8", "int8", "int32", "int64")}

@@ -23,6 +23,7 @@ from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import measure, read_batches
 from wireyard.layers.facts import facts_of
 from wireyard.layers.frame_files import FrameFiles, ends_of_captures
+from wireyard.layers.gaps import by_source, of_sources, stream_keys
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.mqtt.newest import MQTT
@@ -31,9 +32,6 @@ from wireyard.layers.newest import (
     MessageProtocol,
     NewestPackets,
     NewestRows,
-    by_source,
-    of_sources,
-    stream_keys,
 )
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.pipeline.decoding.task import FILES_TABLE, packets_table
@@ -145,10 +143,7 @@ class _Group:
 class NewestFacts:
     """The newest packets of inputs, and the facts that follow from them.
 
-    Parameters
-    ----------
-    most
-        The most packets of a protocol and an input that are kept besides the rare ones.
+    Of each protocol and input at most `most` packets are kept besides the rare ones.
     """
 
     def __init__(self, most: int) -> None:
@@ -164,18 +159,9 @@ class NewestFacts:
     def open(self, source: str, until_ns: Mapping[str, int], state: Mapping[str, bytes]) -> bool:
         """Add an input; return whether its state has newest packets.
 
-        Parameters
-        ----------
-        until_ns
-            By protocol: the rows of messages sent up to this time stay as they are. Other protocols
-            get no rows.
-        state
-            The data of rows of its state, by kind.
-
-        Raises
-        ------
-        StateError
-            The state is damaged; the input is not added.
+        `until_ns` is by protocol: the rows of messages sent up to this time stay as they are. Other
+        protocols get no rows. `state` is the data of rows of the input's state, by kind. If it is
+        damaged, a `StateError` is raised, and the input is not added.
         """
         rows = {kind: data for kind, data in state.items() if kind.startswith(_KIND)}
         try:
@@ -217,12 +203,8 @@ class NewestFacts:
     def add_parts(self, packets: Mapping[str, Sequence[str]], streams: pa.Table) -> None:
         """Add the packets of the next parts of inputs.
 
-        Parameters
-        ----------
-        packets
-            Paths of files of packets, by table.
-        streams
-            Rows of the table `streams` about streams of the inputs.
+        `packets` are paths of files of packets, by table; `streams` are rows of the table `streams`
+        about streams of the inputs.
         """
         for format in _formats():
             for path in packets.get(packets_table(format), ()):
@@ -233,10 +215,7 @@ class NewestFacts:
     def add_held(self, held: Mapping[str, HeldFiles]) -> None:
         """Add the packets of inputs that the lake has.
 
-        Parameters
-        ----------
-        held
-            Paths of the final files of each, by table.
+        `held` has the paths of the final files of each, by table.
         """
         for format in _formats():
             table = packets_table(format)
@@ -301,12 +280,9 @@ class NewestFacts:
     def rows(self, still_open: Mapping[str, Sequence[str]], open_spans: Iterable[Row]) -> MadeRows:
         """Return the facts of the newest packets of inputs.
 
-        Parameters
-        ----------
-        still_open
-            The inputs, each with the paths of files with the sessions that were open before.
-        open_spans
-            Rows of the table `files` about files of captures that may continue.
+        `still_open` has the inputs, each with the paths of files with the sessions that were open
+        before; `open_spans` are rows of the table `files` about files of captures that may
+        continue.
         """
         parts = list[NewestRows]()
         spans = [*open_spans, *self._spans]

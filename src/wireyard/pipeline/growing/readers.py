@@ -6,16 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from wireyard.captures.carriers.tls_keys import embedded_secrets, read_key_logs
 from wireyard.captures.detection.assignment import parse_decode_as
-from wireyard.captures.files.growing import GrowingFile
-from wireyard.captures.inputs import describe_unknown
 from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.live.following import BareStream
-from wireyard.captures.live.state import capture_state, restore_capture
-from wireyard.captures.records import describe_damage
+from wireyard.captures.live.growing import GrowingCapture
 from wireyard.captures.signatures import PCAPNG, is_slice
 from wireyard.pipeline.growing.sources import GrowingFiles
 from wireyard.streams.framer import Framer
@@ -43,11 +38,8 @@ class CaptureReader:
         keys = read_key_logs(settings.keylog, lambda: embedded_secrets(self._bytes_before()))
         rules = [parse_decode_as(text) for text in settings.decode_as]
         limit = settings.max_packet_bytes
-        self._capture = LiveCapture(files.source, named, rules, keys, limit, describes=True)
-        self._add_secrets = keys.add
-        self._file = GrowingFile(keys.add)
-        self._damage: str | None = None
-        self._unread_bytes = 0
+        capture = LiveCapture(files.source, named, rules, keys, limit, describes=True)
+        self._growing = GrowingCapture(capture)
         self._sliced = False
         """Whether a file says that it is a slice of a capture."""
 
@@ -58,80 +50,57 @@ class CaptureReader:
     @property
     def offset(self) -> int:
         """File offset of the next record."""
-        return self._file.offset
+        return self._growing.file.offset
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another reader."""
-        self._damage, self._unread_bytes = state["damage"]
         self._sliced = bool(state["sliced"])
-        restore_capture(state, self._capture, self._file)
+        self._growing.restore(state)
         self._restored = True
 
     def next_file(self) -> Iterator[list[Grown]]:
         """Continue at the beginning of another file; yield the rest of the previous one."""
-        for part, records in self._file.end():
-            yield self._capture.receive(part, records)
-        self._add_damage()
-        self._file = GrowingFile(self._add_secrets)
-
-    def _add_damage(self) -> None:
-        """Count the bytes of the file that cannot be read."""
-        if self._file.damage is not None:
-            self._damage = self._damage or str(self._file.damage)
-            self._unread_bytes += self._file.unread_bytes
+        return self._growing.next_file()
 
     def receive(self, data: bytes) -> Iterator[list[Grown]]:
         """Take the next bytes; yield the streams that have new bytes, turn by turn."""
-        for part, records in self._file.receive(np.frombuffer(data, np.uint8), idle=True):
-            yield self._capture.receive(part, records)
+        return self._growing.feed(data)
 
     def end(self) -> Iterator[list[Grown]]:
         """Yield the rest."""
-        yield from self.next_file()
-        yield from self._capture.end()
+        return self._growing.end()
 
     def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
         """Return new descriptions of streams since the last call, and which streams have ended."""
         self._sliced = self._sliced or is_slice(self._files.head())
-        ended, more = dict(self._capture.take_ended()), {"sliced": self._sliced}
-        found = {**ended, **dict(self._capture.describe())}
+        ended, more = dict(self._growing.capture.take_ended()), {"sliced": self._sliced}
+        found = {**ended, **dict(self._growing.capture.describe())}
         return {name: {**each, **more} for name, each in found.items()}, {*ended}
 
     def state(self) -> dict[str, Any] | None:
         """Return the state from which another reader continues; None if it must start over."""
-        state = capture_state(self._capture, self._file)
-        damage = {"damage": [self._damage, self._unread_bytes], "sliced": self._sliced}
-        return None if state is None else {**state, **damage}
+        state = self._growing.state()
+        return None if state is None else {**state, "sliced": self._sliced}
 
     def notes(self) -> list[str]:
         """Return notes for the user at the end of the input."""
-        capture, damage = self._capture, self._damage
-        found = describe_unknown(
-            capture.name,
-            capture.unknown,
-            capture.tally,
-            capture.proxies,
-            capture.repairs,
-            damage=describe_damage(damage, self._unread_bytes) if damage else None,
-            problems=[*capture.problems],
-            keyed=capture.has_keys,
-        )
+        found = self._growing.summary()
         return [*filter(None, (found.damage, *found.notes, *found.closed, found.unread))]
 
     @property
     def frames(self) -> int:
         """Number of frames that were read."""
-        return self._capture.frames
+        return self._growing.capture.frames
 
     @property
     def last_ns(self) -> int | None:
         """Time of the last frame, as in the table `files`."""
-        return self._capture.last_ns
+        return self._growing.capture.last_ns
 
     @property
     def now_ns(self) -> int | None:
         """Time of the last frame, as captured."""
-        return self._capture.now_ns
+        return self._growing.capture.now_ns
 
 
 class StreamReader:

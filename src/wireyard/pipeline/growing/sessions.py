@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Input
-from wireyard.layers.newest import of_sources, source_keys
+from wireyard.layers.gaps import of_sources, source_keys
 from wireyard.layers.tables import TABLES, fact_table, join_tables, packet_keys, with_times
 from wireyard.pipeline.facts.stage import Facts
 from wireyard.pipeline.replacing import OPEN_PREFIX, OPEN_STATES, is_provisional
@@ -36,14 +36,8 @@ def read_of_inputs(
 ) -> Iterator[tuple[str, pa.Table]]:
     """Yield the rows of inputs in files, which several of them may share, with the path of each.
 
-    Each file is read once.
-
-    Parameters
-    ----------
-    listed
-        By input, the paths of its files.
-    columns
-        The columns to read, `source` among them.
+    Each file is read once. `listed` has the paths of the files of each input. The column `source`
+    must be among the columns to read.
     """
     of_path: dict[str, list[str]] = {}
     for source, paths in listed.items():
@@ -68,10 +62,7 @@ def without_sessions(rows: pa.Table, keys: pa.Array) -> pa.Table:
 def divide_sessions(lake: Staging, facts: Facts, inputs: Iterable[Input]) -> Facts:
     """Move the open sessions of growing inputs to provisional files of their own.
 
-    Parameters
-    ----------
-    facts
-        Staged facts of all packets of the inputs.
+    `facts` are the staged facts of all packets of the inputs.
     """
     followed = {each.source for each in inputs if each.files.get(OPEN_STATES)}
     files: dict[str, Sequence[str]] = {}
@@ -97,17 +88,9 @@ def merge_open_sessions(
 ) -> str:
     """Stage the open sessions of an input that has got parts while its facts were made.
 
-    Parameters
-    ----------
-    made
-        Files with the sessions of all packets, as of the commit that the facts were made from.
-    since
-        Files with the sessions of later parts, which repeat some of the earlier ones.
-
-    Returns
-    -------
-    name
-        Name of the provisional file.
+    Return the name of the provisional file. `made` are files with the sessions of all packets, as
+    of the commit that the facts were made from; `since` files with the sessions of later parts,
+    which repeat some of the earlier ones.
     """
     made_closed, made_open = _closed_and_open(source, made)
     since_closed, since_open = _closed_and_open(source, since)

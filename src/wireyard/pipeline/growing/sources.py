@@ -43,13 +43,7 @@ class _File:
 
     @classmethod
     def at(cls, path: str) -> _File:
-        """Return the current state of a file.
-
-        Raises
-        ------
-        SourceError
-            It is gone.
-        """
+        """Return the current state of a file; raise `SourceError` if it is gone."""
         with reading(path):
             found = os.stat(path)
         return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
@@ -72,12 +66,8 @@ class _File:
 class GrowingFiles:
     """The bytes of an input's files, one file after another.
 
-    Parameters
-    ----------
-    source
-        The input: the path of its file, or the folder of a rotated capture.
-    rotated
-        Whether it may continue in other files.
+    `source` is the path of the input's file, or the folder of a rotated capture; a `rotated` one
+    may continue in other files.
     """
 
     def __init__(self, source: str, *, rotated: bool) -> None:
@@ -98,12 +88,8 @@ class GrowingFiles:
     def refresh(self, paths: Iterable[str]) -> None:
         """Update the list of files and their sizes.
 
-        Raises
-        ------
-        StateError
-            A file that was read to its end has changed, or a new one begins before the current one.
-        SourceError
-            A file cannot be read.
+        A `StateError` is raised if a file that was read to its end has changed, or a new one begins
+        before the current one; a `SourceError` if a file cannot be read.
         """
         if not self._rotated:
             found = _File.at(self.source)
@@ -254,12 +240,8 @@ class GrowingFiles:
     def restore(self, state: Mapping[str, Any], paths: Sequence[str]) -> None:
         """Continue from a state.
 
-        Raises
-        ------
-        StateError
-            The files are not those of the state.
-        KeyError, TypeError, ValueError
-            The state is malformed.
+        A `StateError` is raised if the files are not those of the state; a `KeyError`, `TypeError`
+        or `ValueError` if the state is malformed.
         """
         offset, identity = int(state["offset"]), list(state["file"])
         self._done = [_File(*each) for each in state["done"]]

@@ -120,12 +120,8 @@ class StagedPart(NamedTuple):
 def provisional_facts(files: Mapping[str, Iterable[str]]) -> set[str]:
     """Return an input's provisional files with facts of its newest packets.
 
-    There is at least one if its last part has such facts.
-
-    Parameters
-    ----------
-    files
-        All files of the input, by table.
+    There is at least one if its last part has such facts. `files` are all files of the input, by
+    table.
     """
     facts = {
         name for table in all_tables() for name in files.get(table, ()) if is_provisional(name)
@@ -169,11 +165,8 @@ def _sizes(stamp: Mapping[str, Any]) -> dict[Any, int] | None:
 def grown_parts(lake: Lake, new: Sequence[FoundInput], most_bytes: int) -> list[Part]:
     """Return the parts of inputs that have grown, and that a task reads from their states on.
 
-    Parameters
-    ----------
-    most_bytes
-        An input without a state is read part by part from now on if it has at most so many bytes;
-        more of them are read by several tasks, as before it grew.
+    An input without a state is read part by part from now on if it has at most `most_bytes`; more
+    of them are read by several tasks, as before it grew.
     """
     grown = []
     for each in new:
@@ -202,12 +195,8 @@ def states_of(lake: Lake, source: str) -> tuple[str, ...]:
 def read_facts(part: Part, *, has_provisional: bool, in_progress: bool) -> FactsMade:
     """Return which facts of an input the lake has, by its state.
 
-    Parameters
-    ----------
-    has_provisional
-        Whether the lake has provisional files of facts of it.
-    in_progress
-        Whether this process is making the facts that were missing when the state was taken.
+    `has_provisional` is whether the lake has provisional files of facts of it, and `in_progress`
+    whether this process is making the facts that were missing when the state was taken.
     """
     for path in part.states:
         with suppress(StateError, KeyError, TypeError, ValueError, AttributeError):
@@ -224,10 +213,7 @@ def read_facts(part: Part, *, has_provisional: bool, in_progress: bool) -> Facts
 def open_files(part: Part) -> tuple[GrowingFiles, bool]:
     """Open the files of an input where its state ends; return whether there is one.
 
-    Raises
-    ------
-    SourceError
-        They cannot be read.
+    A `SourceError` is raised if they cannot be read.
     """
     rotated = is_rotated(part.path, part.files)
     for path in part.states:
@@ -246,10 +232,7 @@ def open_files(part: Part) -> tuple[GrowingFiles, bool]:
 def add_parts(draft: Draft, parts: Sequence[StagedPart], kept: Collection[str] = ()) -> None:
     """Add parts to the inputs that there are, without the files that the parts replace.
 
-    Parameters
-    ----------
-    kept
-        Provisional files that stay: their replacement is made in the background.
+    Provisional files in `kept` stay: their replacement is made in the background.
     """
     draft.unlist(
         {

@@ -93,15 +93,8 @@ def read_parts(
 ) -> tuple[list[StagedPart], list[str]]:
     """Read and stage parts, by as many tasks as run at once; return them, and the inputs gone.
 
-    Parameters
-    ----------
-    first
-        Number of the first task.
-
-    Raises
-    ------
-    SourceError, LakeError, LedgerError
-        As `fill_lake`.
+    Tasks are numbered from `first` on. The errors are those of `fill_lake`: `SourceError`,
+    `LakeError` and `LedgerError`.
     """
     if not parts:
         return [], []
@@ -184,24 +177,9 @@ def restored(
 ) -> tuple[GrowingInput, bool]:
     """Open an input at its state, or from its beginning if there is none that is of this file.
 
-    Parameters
-    ----------
-    newest
-        Gets its newest packets.
-    states
-        Reads a state; arguments as of `read_state`.
-
-    Returns
-    -------
-    growing
-        The open input.
-    has_newest
-        Whether the state has the newest packets; else those of the lake have to be read.
-
-    Raises
-    ------
-    SourceError
-        It cannot be read.
+    Return the open input, and whether the state has its newest packets, which `newest` gets; else
+    those of the lake have to be read. `states` reads a state, with the arguments of `read_state`. A
+    `SourceError` is raised if the input cannot be read.
     """
     for path in part.states:
         growing = GrowingInput(part.path, part.format, part.files, growth)
@@ -261,13 +239,7 @@ class _PartsTask:
         self._newest = NewestFacts(most)
 
     def run(self) -> list[StagedPart]:
-        """Read and stage the parts.
-
-        Raises
-        ------
-        _PartError
-            One cannot be read.
-        """
+        """Read and stage the parts; raise `_PartError` if one cannot be read."""
         with ExitStack() as opened:
             readings = self._restore(opened)
             packets = self._read(readings)

@@ -105,12 +105,8 @@ def parts_misled(
     """Return the parts of a capture in which streams got a wrong format for lack of other parts.
 
     Their streams' own bytes show no format, and in other parts clients opened connections to their
-    endpoints. These endpoints are in the `opened` of the returned parts.
-
-    Parameters
-    ----------
-    results
-        The endpoints of each part; a part without a result has no such streams or connections.
+    endpoints. These endpoints are in the `opened` of the returned parts. `results` has the
+    endpoints of each part; a part without a result has no such streams or connections.
     """
     opened = {each.part: _by_endpoint(_formats(each.opened)) for each in results}
     everywhere = _by_endpoint(
@@ -137,12 +133,8 @@ def parts_misled(
 def _is_misled(own: Formats | None, everywhere: Formats, assumed: Formats) -> bool:
     """Return whether the whole capture gives an endpoint another format than a part assumed.
 
-    Parameters
-    ----------
-    own, everywhere
-        The formats of connections that clients opened to it, in the part and in all parts.
-    assumed
-        The formats that the part assumed for connections whose bytes show none.
+    `own` and `everywhere` are the formats of connections that clients opened to it, in the part and
+    in all parts; `assumed` those that the part assumed for connections whose bytes show none.
     """
     before, after = (formats if len(formats) == 1 else None for formats in (own or (), everywhere))
     return before != after and assumed != after
@@ -198,12 +190,8 @@ def find_captures(files: Sequence[FoundFile], options: Options) -> dict[str, int
 def format_of(options: Options, files: Sequence[FoundFile], captures: Collection[str]) -> Format:
     """Return the format of the option, or else that of the first file, or of a capture's streams.
 
-    Raises
-    ------
-    UsageError
-        All files are empty, or the first one begins like no format, or is a capture of several.
-    SourceError
-        The first file cannot be read.
+    A `UsageError` is raised if all files are empty, or the first one begins like no format, or is a
+    capture of several; a `SourceError` if the first file cannot be read.
     """
     if options.protocol is not None:
         return get_format(options.protocol)

@@ -33,6 +33,7 @@ from wireyard.streams.urls import shown_url
 _SNIFFED_BYTES = 1 << 16
 _EDGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
+_UNKNOWN = "begins like no format"
 _SHOWN_BYTES = 4
 MISSING = "is not there any more"
 _SETTLED_NS = 2_000_000_000
@@ -95,21 +96,12 @@ def list_inputs(
 ) -> Listing:
     """Find and examine all files at some paths, nested folders included.
 
-    Parameters
-    ----------
-    inside
-        A folder, the lake, whose files are left out.
-    rotated
-        Whether all captures in a folder are one rotated capture.
+    Files in the folder `inside`, the lake, are left out. `rotated` is whether all captures in a
+    folder are one rotated capture.
 
-    Raises
-    ------
-    SourceError
-        There is nothing at a path, or a file cannot be read.
-    UnknownFormat
-        A file named by itself begins like no format. In a folder such a file is left out.
-    UsageError
-        A URL with credentials, which the lake would store.
+    A `SourceError` is raised if there is nothing at a path, or a file cannot be read;
+    `UnknownFormat` if a file named by itself begins like no format (in a folder it is left out); a
+    `UsageError` for a URL with credentials, which the lake would store.
     """
     for path in paths if inside is not None else ():
         if shown_url(path) != path:
@@ -136,19 +128,8 @@ def examine_files(
     """Find out which of some files are inputs, and of which formats.
 
     A link in a folder that leads out of it is not followed: whoever fills a folder does not decide
-    which other files are read.
-
-    Parameters
-    ----------
-    roots
-        The paths that the user named.
-
-    Raises
-    ------
-    SourceError
-        A file cannot be read.
-    UnknownFormat
-        A file named by itself begins like no format.
+    which other files are read. `roots` are the paths that the user named. A `SourceError` is raised
+    if a file cannot be read, `UnknownFormat` if a file named by itself begins like no format.
     """
     named = get_format(options.format).label if options.format else None
     links = links_out(files)
@@ -166,7 +147,7 @@ def examine_files(
     left_out = [*outside, *(each for each in examined if isinstance(each, str))]
     for file, each in zip(files, examined, strict=True):
         if isinstance(each, str) and file.path in roots and not each.endswith(MISSING):
-            raise UnknownFormat(f"{each}; {name_the_format()}")
+            raise UnknownFormat(f"{each}; {name_the_format()}" if _UNKNOWN in each else each)
     return Listing([each for each in examined if isinstance(each, FoundInput)], left_out)
 
 
@@ -175,12 +156,8 @@ def distinct(
 ) -> tuple[list[FoundInput], list[str]]:
     """Return inputs without duplicates under other names, and a note on each duplicate.
 
-    Parameters
-    ----------
-    known
-        Names of further inputs, by identity.
-    held
-        Names that are preferred to others of the same file.
+    `known` has the names of further inputs, by identity; names in `held` are preferred to others of
+    the same file.
     """
     names = dict(known)
     kept, again = [], []
@@ -312,7 +289,9 @@ def _examine(file: FoundFile, named: str | None, by_content: bool) -> FoundInput
     label = format.label if format else named
     if head and label is None:
         shown = head[:_SHOWN_BYTES].hex(" ")
-        return f"{file.path}: begins like no format ({shown})"
+        return f"{file.path}: {_UNKNOWN} ({shown})"
+    if not head and opened.damage is not None:
+        return f"{file.path}: {opened.damage}"
     return FoundInput(file.path, file.size, label if head else None, known_size is None, stamp)
 
 

@@ -42,13 +42,9 @@ class FoundFile:
 def absolute(path: str) -> str:
     """Return a path that means the same in every process; a local one without ``file:`` or dots.
 
-    So a file that is named as ``./a``, ``a`` and ``b/../a`` is one source.
-
-    Raises
-    ------
-    UsageError
-        A relative path in Spark Connect. The server does not have the folder the client is in;
-        its own processes run in a folder of the session, which is removed with it.
+    So a file that is named as ``./a``, ``a`` and ``b/../a`` is one source. A `UsageError` is raised
+    for a relative path in Spark Connect. The server does not have the folder the client is in; its
+    own processes run in a folder of the session, which is removed with it.
     """
     if path.startswith("file:"):
         path = "/" + path.removeprefix("file:").lstrip("/")
@@ -68,10 +64,7 @@ def absolute(path: str) -> str:
 def list_files(options: Options) -> list[FoundFile]:
     """Return the files at the paths of the options, path by path, sorted by name.
 
-    Raises
-    ------
-    SourceError
-        There is nothing at a path, or a folder cannot be listed.
+    A `SourceError` is raised if there is nothing at a path, or a folder cannot be listed.
     """
     files: list[FoundFile] = []
     for path in options.paths:

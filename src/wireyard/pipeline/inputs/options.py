@@ -159,10 +159,7 @@ WRITE_OPTIONS = frozenset({"protocol", "path"})
 def read_options(given: Mapping[str, str]) -> Options:
     """Return the options as values.
 
-    Raises
-    ------
-    UsageError
-        An option that does not exist, or a value that it cannot have.
+    A `UsageError` is raised for an option that does not exist, or a value that it cannot have.
     """
     if {"provider", "location"} <= given.keys():  # a catalog adds these to a table's options
         raise UsageError(

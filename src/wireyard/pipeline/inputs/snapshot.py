@@ -11,12 +11,7 @@ from wireyard.streams.source import Reading, open_source
 class Snapshot:
     """The first bytes of a source as a file, which records how far it was read.
 
-    Parameters
-    ----------
-    file, name
-        The file, and its name in rows.
-    size
-        Bytes after which it ends; None to read to the end of the file.
+    `name` is its name in rows. It ends after `size` bytes; None to read to the end of the file.
     """
 
     def __init__(self, file: Reading, name: str, size: int | None) -> None:
@@ -49,10 +44,7 @@ class Snapshot:
 def open_snapshot(source: str, size: int) -> Iterator[Snapshot]:
     """Open the first `size` bytes of a source; a compressed source is opened whole.
 
-    Raises
-    ------
-    SourceError
-        The source cannot be read.
+    A `SourceError` is raised if the source cannot be read.
     """
     name, file, known = open_source(source)
     with file:

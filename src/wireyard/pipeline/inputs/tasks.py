@@ -34,15 +34,8 @@ def plan_tasks(
 ) -> list[tuple[Piece | CapturePart, ...]]:
     """Return the pieces that each task reads.
 
-    Parameters
-    ----------
-    captures
-        The captures among the files, with their sizes.
-
-    Raises
-    ------
-    SourceError
-        A file that must be split cannot be read, and the options do not ignore that.
+    `captures` are those among the files, with their sizes. A `SourceError` is raised if a file that
+    must be split cannot be read, and the options do not ignore that.
     """
     streams = [file for file in files if file.path not in captures]
     pieces: list[Piece | CapturePart] = []
@@ -105,10 +98,7 @@ def group_in_order(
 ) -> list[list[T]]:
     """Return the items as groups of up to `most`, in order; a larger item is a group alone.
 
-    Parameters
-    ----------
-    each
-        Counted for each item besides its size.
+    `each` is counted for each item besides its size.
     """
     groups: list[list[T]] = []
     room = 0

@@ -54,23 +54,12 @@ class _Seen:
 class Watched:
     """The files at some paths, polled for changes.
 
-    Parameters
-    ----------
-    paths
-        Files, folders with all their contents, patterns or URLs. Files that match a pattern may
-        appear later; any other path must exist.
-    inside
-        A folder, the lake, whose files are left out.
-    rotated
-        Whether the captures in a folder are one rotated capture: they appear as one file with the
-        name of the folder. An empty file is none yet.
-    clock, wall_ns
-        A monotonic clock in seconds and the time of day in nanoseconds, replaced in tests.
-
-    Raises
-    ------
-    SourceError
-        There is nothing at a path.
+    Paths are files, folders with all their contents, patterns or URLs. Files that match a pattern
+    may appear later; if there is nothing at any other path, a `SourceError` is raised. Files in the
+    folder `inside`, the lake, are left out. `rotated` is whether the captures in a folder are one
+    rotated capture: they appear as one file with the name of the folder, and an empty file is none
+    yet. `clock` is a monotonic clock in seconds and `wall_ns` the time of day in nanoseconds; tests
+    replace both.
     """
 
     def __init__(

@@ -217,11 +217,8 @@ def track_packets(
 ) -> int:  # fmt: skip
     """Track connections by their packets, which are in the order of time within each connection.
 
-    Returns
-    -------
-    row
-        The first packet that was not handled because a buffer of `out` is nearly full, or the
-        number of packets.
+    Return the row of the first packet that was not handled because a buffer of `out` is nearly
+    full, or the number of packets.
     """
     for row in range(start, len(p.kind)):
         if max(out.counts[0], out.counts[1]) + k.ROOM > room:

@@ -93,13 +93,9 @@ GROUP BY ALL
 def _paused(marks: str, id_property: str) -> str:
     """Return a query for long pauses of flow control.
 
-    Parameters
-    ----------
-    marks
-        A query for the packets that began a pause, with `number`: the id of the paused producer or
-        consumer, null for the whole connection.
-    id_property
-        The property of RESUME_FLOW (52) that has this id.
+    `marks` is a query for the packets that began a pause, with `number`: the id of the paused
+    producer or consumer, null for the whole connection. RESUME_FLOW (52) has this id in the
+    property `id_property`.
     """
     return f"""
 WITH marks AS ({marks}), paused AS (

@@ -23,6 +23,8 @@ from wireyard.layers.mqtt.kernels.expected import Expected, Message, Subscriptio
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are captured out of order: less than it takes to
 send a segment again."""
+_APART_NS: Final = 2_000_000_000
+"""Most by which the clocks of two taps differ."""
 _OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 
 
@@ -148,6 +150,7 @@ def _assign_keyed(
     has_left = left[runs[:, 3]] > left[runs[:, 2]]
     for first, last, start, stop in runs[has_left & ~has_older].tolist():
         _assign_early(g, order[first:last], by_time[start:stop])
+        _leave_open(g, int(order[first]), by_time[start:stop])
 
 
 def _assign_runs(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
@@ -182,6 +185,18 @@ def _assign_early(g: DeliveryGrids, entries: Ints, attempts: Ints) -> None:
     found = attempts[g.assigned[attempts] != NONE]
     start = g.messages[g.expected[g.assigned[found], Expected.MESSAGE], Message.START]
     g.is_early[found] = g.attempts[found, Delivered.AT] < start
+
+
+def _leave_open(g: DeliveryGrids, entry: int, attempts: Ints) -> None:
+    """Mark the first message of one key as unsure if an attempt before it may be of it.
+
+    Taps whose clocks differ were merged, and one of them has not captured all packets.
+    """
+    sent_ns = int(g.sent_ns[g.expected[entry, Expected.MESSAGE]])
+    left_ns = g.at_ns[attempts[g.assigned[attempts] == NONE]]
+    is_near = (left_ns != NO_TIME) & (left_ns < sent_ns) & (left_ns >= sent_ns - _APART_NS)
+    if is_near.any() and not g.expected[entry, Expected.DELIVERED]:
+        g.expected[entry, Expected.IS_UNSURE] = 1
 
 
 def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
@@ -245,12 +260,8 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
 
     A broker has to forward a message without RETAIN to a subscription that was there before. Where
     nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
-    With Retain As Published that is right, and the subscription is -1.
-
-    Parameters
-    ----------
-    matching
-        Returns the subscriptions that match a topic.
+    With Retain As Published that is right, and the subscription is -1. `matching` returns the
+    subscriptions that match a topic.
     """
     attempts, expected = g.attempts, g.expected
     is_open = (attempts[:, Delivered.IS_LIVE] == 0) & (attempts[:, Delivered.MAY_BE_LIVE] == 0)
@@ -296,13 +307,9 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     """Find the messages of unexpected attempts where subscriptions may not have been captured.
 
     A client whose subscriptions were not captured is assumed to get a message as often as it was
-    sent. An attempt that is left over is of a message from before the capture.
-
-    Returns
-    -------
-    message_of, open_messages
-        For each attempt the message, -1 without one, `SEVERAL` if it may be of several, or
-        `NO_OLDER` if all subscriptions are known; and the messages that such an attempt may be of.
+    sent. An attempt that is left over is of a message from before the capture. Return for each
+    attempt the message, -1 without one, `SEVERAL` if it may be of several, or `NO_OLDER` if all
+    subscriptions are known; and the messages that such an attempt may be of.
     """
     attempts, expected = g.attempts, g.expected
     message_of = np.full(len(attempts), NO_OLDER, np.int64)

@@ -145,12 +145,8 @@ def deliver(
 ) -> Deliveries:
     """Derive the deliveries of some topics.
 
-    Parameters
-    ----------
-    sent, delivered
-        All messages and attempts of these topics: columns of `SENT` and `DELIVERED`.
-    clients, streams
-        By number.
+    `sent` and `delivered` are all messages and attempts of these topics, with the columns of `SENT`
+    and `DELIVERED`; `clients` and `streams` are by number.
     """
     return _Derivation(sent, delivered, topics, clients, streams).run()
 
@@ -535,10 +531,8 @@ class _Derivation:
     def _sub_positions(self) -> tuple[Grid, Ints]:
         """Return the positions of subscriptions: `asked`, `granted`, `leaving` and the end.
 
-        Returns
-        -------
-        numbers, is_end
-            Their numbers; then whether the last one is an end, not the beginning of a newer one.
+        They are returned as numbers; the second result is 1 if the last one is an end, 0 if it is
+        the beginning of a newer subscription.
         """
         by_broker: defaultdict[tuple[str, str], list[Subscribed]] = defaultdict(list)
         for one in self.known.subscriptions:

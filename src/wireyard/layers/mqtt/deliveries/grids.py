@@ -258,10 +258,8 @@ def group_contents(
 ) -> tuple[Ints, Int32s, Ints, Int32s, int]:
     """Group messages and attempts by topic and payload; keep their order within each group.
 
-    Returns
-    -------
-    messages, message_groups, attempts, attempt_groups, groups
-        The order of each and the group of each in that order, and the number of groups.
+    Return the order of the messages and the group of each in that order, the same of the attempts,
+    and the number of groups.
     """
     number, count = dense_ids(
         *(
@@ -281,10 +279,8 @@ def message_grid(
 ) -> Grid32:
     """Return messages, in the given order, as columns of `Message`.
 
-    Parameters
-    ----------
-    names, has_older
-        The number of the name of each client, and whether a topic may have more subscriptions.
+    `names` has the number of the name of each client, `has_older` whether a topic may have more
+    subscriptions.
     """
     # Refused with a reason code, or because it is malformed.
     is_refused = np.where(sent["refused"] != NONE, 1, 2 * (sent["malformed"] != 0))
@@ -331,13 +327,9 @@ def subscription_grid(
 ) -> Grid32:  # fmt: skip
     """Return subscriptions as columns of `Subscription`.
 
-    Parameters
-    ----------
-    positions
-        For each the ranks of `asked`, `granted`, `leaving` and of the end; then 1 if that is an
-        end, 0 if it is the beginning of a newer subscription.
-    damaged
-        Source, server and name of the clients of which packets were not captured.
+    `positions` has for each the ranks of `asked`, `granted`, `leaving` and of the end; then 1 if
+    that is an end, 0 if it is the beginning of a newer subscription. `damaged` has source, server
+    and name of the clients of which packets were not captured.
     """
     grid = np.empty((len(subs), len(Subscription)), np.int32)
     filters = Numbers[str]()

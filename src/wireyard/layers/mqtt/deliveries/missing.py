@@ -107,14 +107,9 @@ def missing_record(
 ) -> KeyedRecord:
     """Return the record of a missed delivery.
 
-    Parameters
-    ----------
-    name
-        The client that should get the message, or the shared filter of the group.
-    subscribed
-        The first matching subscription.
-    active
-        The subscriptions that were active from before the message until the broker confirmed it.
+    `name` is the client that should get the message, or the shared filter of the group, and
+    `subscribed` is the first matching subscription. `active` are the subscriptions that were active
+    from before the message until the broker confirmed it.
     """
     granted: dict[str, tuple[str, int, Position | None]] = {}
     for sub in active:
@@ -131,8 +126,6 @@ def explain(
 ) -> Iterator[Found]:
     """Yield the missed deliveries of one client or one group, with their verdicts.
 
-    Limits
-    ------
     All records are held.
     """
     held = list(records)
@@ -191,12 +184,8 @@ def _row(missed: MissedDelivery, connection: ConnectionRecord | None, verdict: s
 class _Clients:
     """The clients that should get the same messages: their connections, as columns.
 
-    Parameters
-    ----------
-    connections
-        Accepted ones, those of a client in the order of their opening.
-    latest
-        The latest messages delivered, by topic or None, connection and QoS.
+    The connections are accepted ones, those of a client in the order of their opening. `latest` are
+    the latest messages delivered, by topic or None, connection and QoS.
     """
 
     def __init__(
@@ -277,12 +266,7 @@ class _Clients:
     ) -> bool:
         """Return whether a message sent after `confirmed` was delivered on a connection.
 
-        Parameters
-        ----------
-        qos
-            The lowest QoS of its delivery.
-        topic
-            Its topic; None for any.
+        `qos` is the lowest QoS of its delivery, and `topic` its topic, None for any.
         """
         endpoint = connection.client.endpoint, connection.opened.stream.partition("#")[2]
         latest = (self._latest.get((topic, endpoint, level)) for level in range(qos, 3))

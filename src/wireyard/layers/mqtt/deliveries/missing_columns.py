@@ -60,18 +60,10 @@ def connections_of(
     clients: Sequence[int],
     number: Callable[[tuple[str, str, str]], int],
 ) -> Grid:
-    """Return connections as columns of `Connection`.
+    """Return accepted connections, in the order of their opening, as columns of `Connection`.
 
-    Parameters
-    ----------
-    records
-        Accepted connections, in the order of their opening.
-    positions
-        The ranks of `accepted`, `closed` and `until` of each.
-    clients
-        The number of the client of each.
-    number
-        Returns the number of a source, server and name.
+    `positions` has the ranks of `accepted`, `closed` and `until` of each, and `clients` the number
+    of the client of each. `number` returns the number of a source, server and name.
     """
     rows = [
         (
@@ -160,17 +152,10 @@ def explain_absence(
 ) -> int:
     """Give verdicts to missing deliveries where connections decide; return how many have one.
 
-    Parameters
-    ----------
-    rows
-        Columns of `DeliveryRow`. Those with the verdict `MISSED` get another one and the client, if
-        other deliveries do not matter.
-    confirmed
-        When the broker confirmed each message.
-    connections
-        Columns of `Connection`, by `SERVED_AS` and `NAME`, and then in the order of their opening.
-    sent_ns, expires_s
-        Of each message.
+    `rows` are columns of `DeliveryRow`: those with the verdict `MISSED` get another one and the
+    client, if other deliveries do not matter. `confirmed`, `sent_ns` and `expires_s` are by
+    message; the first is when the broker confirmed it. `connections` are columns of `Connection`,
+    by `SERVED_AS` and `NAME`, and then in the order of their opening.
     """
     decided = 0
     for row in range(len(rows)):
@@ -213,14 +198,8 @@ def verdict_of_absence(
 ) -> tuple[int, int]:  # fmt: skip
     """Return the verdict, and the connection on which the delivery is missing.
 
-    The verdict is `MISSED` if that depends on the other deliveries.
-
-    Parameters
-    ----------
-    first, last
-        As of `find_connections`.
-    start, stop
-        When the message was sent, and when the broker confirmed it.
+    The verdict is `MISSED` if that depends on the other deliveries. `first` and `last` are as of
+    `find_connections`; the message was sent at `start`, and the broker confirmed it at `stop`.
     """
     if first == last:
         return _UNDECIDED, NONE
@@ -250,10 +229,7 @@ def verdict_of_absence(
 def verdict_of_wait(connections: Grid, last: int, after: int, sent_ns: int, expires_s: int) -> int:
     """Return what became of a message that waited for its subscriber.
 
-    Parameters
-    ----------
-    last, after
-        The last connection before, and the next one; -1 without one.
+    `last` and `after` are the last connection before and the next one, -1 without one.
     """
     is_kept = after != NONE and connections[after, Connection.MAY_BE_RESUMED] != 0
     over_ns = until_ns = NO_TIME

@@ -76,6 +76,13 @@ class _Value:
         """Return whether it is the value at a time, if no other was set until then."""
         return self.until is None or time < self.until
 
+    def has_expired(self, at: Position) -> bool:
+        """Return whether its message has certainly expired before a position."""
+        expires_s, since_ns = self.change.expires_s, self.change.at.ns
+        if expires_s is None or since_ns is None or at.ns is None:
+            return False
+        return at.ns - since_ns > (expires_s + 1) * _NS_PER_S
+
     def end(self, newer: ValueChange) -> None:
         """End it by the next change of the value."""
         if self.lasts(newer.at.time):
@@ -120,11 +127,8 @@ class _ExpectedValue(NamedTuple):
 class InitialValues:
     """The retained values that new subscriptions to one topic should get.
 
-    Records come in the order of time.
-
-    Limits
-    ------
-    The subscriptions that match the topic are held, at most `MAX_SUBSCRIPTIONS`.
+    Records come in the order of time. The subscriptions that match the topic are held, at most
+    `MAX_SUBSCRIPTIONS`.
     """
 
     def __init__(self) -> None:
@@ -205,10 +209,7 @@ class InitialValues:
     def judge(self, attempt: Attempt, setter: _Value | None) -> Iterator[Fact]:
         """Yield the rules that the delivery of a value breaks; mark one that came too often.
 
-        Parameters
-        ----------
-        setter
-            The value, if its message was captured.
+        `setter` is the value, if its message was captured.
         """
         name, at = attempt.client.name, attempt.at
         own = self._by_client.get(name, [])
@@ -231,8 +232,11 @@ class InitialValues:
         if setter is not None:
             keeps = last.version < _WITH_DELETION
             since = setter.replaced if keeps else setter.superseded
-            if since is not None and since < min(one.asked for one in newer):
+            asked = min(one.asked for one in newer)
+            if since is not None and since < asked:
                 yield from broker_violations("retained_stale", last, at, key)
+            if setter.has_expired(asked):
+                yield from broker_violations("delivered_expired", last, at, key)
 
     def is_live(self, attempt: Attempt, value: _Value) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.

@@ -203,12 +203,7 @@ def broken_rules(
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield each broken rule with its subscription, delivery attempt and message.
 
-    Parameters
-    ----------
-    rows
-        Columns of `DeliveryRow`.
-    matching
-        Returns the subscriptions that match a topic.
+    `rows` are columns of `DeliveryRow`; `matching` returns the subscriptions that match a topic.
     """
     messages, attempts = g.messages, g.attempts
     sizes = np.bincount(messages[:, Message.GROUP], minlength=g.groups)

@@ -46,14 +46,8 @@ class _Level:
 class Subscriptions:
     """All subscriptions of a broker.
 
-    Parameters
-    ----------
-    most_levels
-        The most levels of their filters together; `refused` counts the subscriptions above.
-
-    Limits
-    ------
-    A lookup visits only the levels of the tree that match the topic.
+    Their filters have at most `most_levels` levels together; `refused` counts the subscriptions
+    above. A lookup visits only the levels of the tree that match the topic.
     """
 
     def __init__(self, most_levels: int = MAX_ALL_LEVELS) -> None:
@@ -68,10 +62,7 @@ class Subscriptions:
     def subscribe(self, subscription: Subscription) -> bool:
         """Add a subscription; it replaces one of the same client with the same filter.
 
-        Returns
-        -------
-        bool
-            Whether it is new; also False if it is above a limit.
+        Return whether it is new; False also if it is above a limit.
         """
         levels = split_shared(subscription.filter)[1].split("/")
         key = subscription.client_id, subscription.filter
@@ -156,8 +147,6 @@ class Last(NamedTuple):
 class KeptSubscriptions:
     """The subscriptions of a broker that ever were, searched by topic.
 
-    Limits
-    ------
     Subscriptions above a limit match nothing and are counted in `refused`.
     """
 

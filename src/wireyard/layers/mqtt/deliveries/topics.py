@@ -8,6 +8,8 @@ from wireyard.formats.mqtt.topics import is_shared
 
 OWN_PREFIXES: Final = ("$queue", "$exclusive")
 """Prefixes of some brokers for filters that one client at a time is served for."""
+DELAYED_PREFIX: Final = "$delayed/"
+"""What some brokers publish later, on the topic behind it and a number of seconds."""
 
 
 def split_shared(filter: str) -> tuple[str | None, str]:

@@ -152,11 +152,8 @@ def _assign_latest_first(
 def find_runs(expected_keys: Ints, attempt_keys: Ints, runs: Grid) -> int:
     """Find the keys that both have, which are ascending; return how many there are.
 
-    Parameters
-    ----------
-    runs
-        Filled, a row for each key: the first expected delivery, the end of them, the first attempt,
-        the end of them.
+    A row of `runs` is filled for each key: the first expected delivery, the end of them, the first
+    attempt, the end of them.
     """
     count = first = start = 0
     while start < len(attempt_keys) and first < len(expected_keys):
@@ -191,16 +188,10 @@ def assign(
 ) -> None:
     """Assign attempts to expected deliveries with the same name, topic, payload and RETAIN.
 
-    Parameters
-    ----------
-    by_message, by_time
-        Expected deliveries in the order of their messages, and attempts in the order of time.
-    runs
-        Those that belong together, as of `find_runs`.
-    assigned
-        Filled: for each attempt its expected delivery, or -1.
-    following, stacks
-        Buffers: [d], and [3, e].
+    `by_message` has expected deliveries in the order of their messages, `by_time` attempts in the
+    order of time; `runs` has those that belong together, as of `find_runs`. `assigned` is filled:
+    for each attempt its expected delivery, or -1. `following` and `stacks` are buffers, [d] and [3,
+    e].
     """
     for run in range(len(runs)):
         first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 3]
@@ -315,23 +306,12 @@ def find_partners(
 
     A pairing that gives each attempt the earliest message left, and one that gives it the latest,
     are the limits of all. Up to the last attempt for which no message is left, any attempt may be
-    the one without.
-
-    Parameters
-    ----------
-    starts, capacities
-        When messages were sent, and the most attempts of each.
-    ats
-        When attempts were made.
-    runs
-        Rows of equal messages and their attempts, both in order: the first message, the end of
-        them, the first attempt, the end of them, and the first attempt that may be of a message
-        that is not among them.
-    left
-        A buffer for each message.
-    partners
-        Filled for the attempts in runs: the index of the message, `NONE` if there was none before,
-        or `SEVERAL`.
+    the one without. Messages were sent at `starts` and have at most `capacities` attempts; attempts
+    were made at `ats`. A row of `runs` has equal messages and their attempts, both in order: the
+    first message, the end of them, the first attempt, the end of them, and the first attempt that
+    may be of a message that is not among them. `left` is a buffer for each message. `partners` is
+    filled for the attempts in runs: the index of the message, `NONE` if there was none before, or
+    `SEVERAL`.
     """
     for run in range(len(runs)):
         first, last, start, stop = runs[run, 0], runs[run, 1], runs[run, 2], runs[run, 4]
@@ -391,18 +371,12 @@ def find_verdicts(
 ) -> int:
     """Fill the rows of all messages with their verdicts; return how many rows there are.
 
-    Parameters
-    ----------
-    first_messages, first_expected
-        The index of the first message, and of the first expected delivery, of each group.
-    older_messages
-        For unexpected attempts on topics with subscriptions from before the capture: the message,
-        -1 without one, or `SEVERAL`. All others have -3.
-    confirmed, has_row
-        [m], -1 and 0 at the beginning. Filled: when the broker confirmed each message, and whether
-        there is a row of it.
-    rows
-        Filled: columns of `DeliveryRow`.
+    `first_messages` and `first_expected` have the index of the first message and of the first
+    expected delivery of each group. `older_messages` has the message of unexpected attempts on
+    topics with subscriptions from before the capture, -1 without one, or `SEVERAL`; all others have
+    -3. `confirmed` and `has_row`, [m], are -1 and 0 at the beginning and are filled: when the
+    broker confirmed each message, and whether there is a row of it. `rows` is filled with columns
+    of `DeliveryRow`.
     """
     count = 0
     for entry in range(len(expected)):

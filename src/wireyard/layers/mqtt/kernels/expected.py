@@ -122,10 +122,7 @@ def _matches(messages: Grid, message: int, subs: Grid, one: int) -> int:
 def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> int:
     """Count the pairs of a message and an active subscription that matches it.
 
-    Parameters
-    ----------
-    firsts, matching
-        The subscriptions that match topic t are ``matching[firsts[t]:firsts[t + 1]]``.
+    The subscriptions that match topic t are ``matching[firsts[t]:firsts[t + 1]]``.
     """
     count = 0
     for message in range(len(messages)):
@@ -152,23 +149,14 @@ def find_expected(
 ) -> int:
     """Find the clients and groups that should get each message; return how many there are.
 
-    Parameters
-    ----------
-    filters
-        A number for the client and the filter of each subscription.
-    expected, expected_subs
-        Filled: columns of `Expected`, and the subscriptions of each.
-    attempts
-        For each delivery attempt its group, ascending, and the number of the client's name.
-    most
-        The most pairs of a message and a subscription. Of those above, only as many as there were
-        attempts to the client are found; their messages get `Message.IS_LEFT_OUT`.
-    names
-        Buffers with an element for each name: -1, and 0 at the beginning.
-    latest
-        A buffer for each number of `filters`, -1 at the beginning: the latest message of it.
-    scratch
-        A buffer for as many subscriptions as match one topic.
+    `filters` has a number for the client and the filter of each subscription. `expected` is filled
+    with columns of `Expected`, `expected_subs` with the subscriptions of each. `attempts` has for
+    each delivery attempt its group, ascending, and the number of the client's name. `most` is the
+    most pairs of a message and a subscription; of those above, only as many as there were attempts
+    to the client are found, and their messages get `Message.IS_LEFT_OUT`. The rest are buffers:
+    `names` with an element for each name, -1 and 0 at the beginning; `latest` for each number of
+    `filters`, -1 at the beginning, the latest message of it; `scratch` for as many subscriptions as
+    match one topic.
     """
     count = used = attempt = 0
     group = NONE

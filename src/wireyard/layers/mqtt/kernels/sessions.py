@@ -178,12 +178,8 @@ def end_flows(t: Any, session: int, c: int) -> None:
 def resume(t: Any, session: int, c: int, kept: int, up: int, down: int) -> None:
     """Begin a new connection of a session.
 
-    Parameters
-    ----------
-    kept
-        Whether the session is resumed; if not, a new one of the same name begins.
-    up, down
-        Receive Maximum of the broker, and of the client.
+    If the session is not resumed (`kept`), a new one of the same name begins. `up` and `down` are
+    the Receive Maximum of the broker and of the client.
     """
     row = t.sessions[session]
     row[Session.CONNECTION], row[Session.EXPIRES] = c, NONE
@@ -261,14 +257,9 @@ def _close_will(t: Any, will: int, event: int, c: int, at: int) -> None:
 
 @inlined
 def close(t: Any, session: int, at: int, ended_by: int, will_event: int, until: int) -> None:
-    """End the current connection of a session, if it is open.
+    """End the current connection of a session at the moment `at`, if it is open.
 
-    Parameters
-    ----------
-    at
-        The moment.
-    until
-        The last moment at which it was certainly open.
+    `until` is the last moment at which it was certainly open.
     """
     c = t.sessions[session, Session.CONNECTION]
     row = t.connections[c]
