@@ -30,7 +30,7 @@ from tests.formats.mqtt.make import (
     text,
 )
 
-__all__ = ["Talk", "puback"]
+__all__ = ["Talk", "ends_before", "puback"]
 
 _BROKER = 1883
 
@@ -133,3 +133,35 @@ class Talk:
 def _publish(topic: str, payload: bytes, packet_id: int, qos: int) -> bytes:
     number = packet_id if qos else None
     return publish(4, 0x30 | qos << 1, topic, packet_id=number, payload=payload)
+
+
+_SESSION_5_S, _WILL_5_S, _MESSAGE_5_S = (bytes([code, 0, 0, 0, 5]) for code in (0x11, 0x18, 2))
+
+
+def ends_before(name: str) -> Talk:
+    """Return a talk that ends before the deadline of a thing, 5 seconds later."""
+    talk, subscribed = Talk(), packet(0x90, b"\0\x07\0\1")
+    expiry = b"\x11\xff\xff\xff\xff" if name in ("message", "will") else _SESSION_5_S
+    will = block(5, _WILL_5_S) + text("t") + b"\0\1x" if name == "will" else b""
+    for ms, port, client in ((1, 5001, "sub"), (2, 5002, "pub")):
+        flags, rest = (4, will) if will and client == "pub" else (0, b"")
+        login = connect(5, flags, rest, client=client, properties=expiry)
+        talk.begin(ms, port)
+        talk.say(ms, port, login, up=True)
+        talk.say(ms + 0.1, port, connack(5), up=False)
+    talk.say(5, 5001, subscribe(5, ("t", 1)), up=True)
+    talk.say(5.1, 5001, subscribed, up=False)
+    message = publish(5, 0x32, "t", 1, b"x", _MESSAGE_5_S if name == "message" else b"")
+    if name == "delivery":
+        talk.say(10, 5002, message, up=True)
+        talk.say(10.1, 5002, puback(1), up=False)
+        talk.say(10.2, 5001, publish(5, 0x32, "t", 1, b"x"), up=False)
+        talk.end(20, 5001)
+    elif name == "will":
+        talk.end(20, 5002, reset=True)
+    else:
+        talk.say(6, 5001, b"\xe0\0", up=True)
+        talk.end(7, 5001)
+        talk.say(10, 5002, message, up=True)
+        talk.say(10.1, 5002, puback(1), up=False)
+    return talk

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import struct
 from collections.abc import Iterator
 from hashlib import sha256
 from itertools import pairwise
@@ -81,7 +82,10 @@ def test_files_account_for_all_frames(tables: Tables, ring: Path) -> None:
     assert {row["file"] for row in rows} == set(map(str, ring.iterdir()))
     first = 1
     for row in rows:
-        assert (row["first_frame"], row["frames"]) == (first, len(records(Path(row["file"]))))
+        frames = records(Path(row["file"]))
+        assert (row["first_frame"], row["frames"]) == (first, len(frames))
+        seconds, micros = struct.unpack_from("<II", frames[-1])
+        assert row["last_ns"] == seconds * 10**9 + micros * 1000
         first += row["frames"]
     assert first - 1 == len(records(CAPTURE))
 

@@ -16,14 +16,21 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from tests.answers.talks import ends_before
 from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
+from tests.spark.lakes import Silent
 from wireyard.answers import Tables, open_tables
+from wireyard.captures.stream_table import FILES
 from wireyard.cli import main
 from wireyard.errors import LakeDamaged, LakeError, SourceError, UsageError
 from wireyard.lake import read_lake
 from wireyard.lake.writer import Change, Lake
+from wireyard.layers.symptoms import ENDS
+from wireyard.pipeline import replacing
 from wireyard.pipeline.decoding import task as bronze
+from wireyard.pipeline.inputs.finding import list_inputs
+from wireyard.pipeline.job import fill_lake
 from wireyard.streams.plan import Plan
 from wireyard.streams.scan import DecodedParts, scan_parts, scan_stream
 
@@ -340,3 +347,24 @@ def test_nothing_is_left_behind() -> None:
             "SELECT current_setting('allowed_directories')"
         ).fetchall()[0]
     assert not Path(folder[0]).exists()
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_a_lake_of_before_lacks_a_column(
+    is_remote: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, merged = tmp_path / "lake", 3
+    monkeypatch.setattr(replacing, "_MERGED", merged)
+    for number in range(merged + 1):
+        path = ends_before("session").write(tmp_path / f"{number}.pcap")
+        with monkeypatch.context() as before, Lake.open(str(lake)) as opened:
+            if number < merged - 1:
+                at = FILES.get_field_index("last_ns")
+                before.setattr(bronze, "FILES", FILES.remove(at))
+            fill_lake(opened, list_inputs([str(path)]).inputs, None, Silent())
+        with open_tables([str(lake)]) as tables:
+            monkeypatch.setattr(tables, "_remote", is_remote)
+            found = tables.sql("SELECT last_ns FROM files ORDER BY source")["last_ns"].to_pylist()
+            assert [ns is None for ns in found] == [at < merged - 1 for at in range(number + 1)]
+            assert all(row["end_ns"] for row in tables.rows(ENDS))
+    assert sum("merged" in name for name in read_lake(str(lake)).files["files"]) == 2

@@ -9,6 +9,7 @@ import pytest
 
 from tests.answers.jms_talks import write_capture
 from tests.answers.test_why import findings
+from tests.captures.make import QUIET, go_on
 from tests.layers.jmq.make import Talk
 from wireyard.answers import open_tables
 from wireyard.answers.latencies import measure_latencies
@@ -124,6 +125,15 @@ def test_the_end_of_a_killed_client_is_its_fin(tmp_path: Path) -> None:
     with open_tables([str(path)]) as tables:
         (row,) = tables.sql("SELECT closed_ns - opened_ns AS ns FROM sessions").to_pylist()
     assert row["ns"] == (9_000 - talk.rows[0]["timestamp"]) * 1_000_000
+
+
+@pytest.mark.parametrize("frame", QUIET)
+def test_a_message_is_unaccepted_until_the_last_frame(tmp_path: Path, frame: str) -> None:
+    talk = producer()
+    talk.ask("TEXT_MESSAGE", flags="Q", destination="q")
+    assert found(tmp_path / "a", talk) == {}
+    (one,) = findings(go_on(tmp_path / "a", 10, QUIET[frame]))
+    assert one["symptom"] == "unaccepted"
 
 
 def test_a_delayed_message_is_late_for_nobody(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.answers.talks import Talk, puback
+from tests.answers.talks import Talk, ends_before, puback
 from tests.answers.test_why import findings, why
+from tests.captures.make import QUIET, go_on
 from tests.cli.results import notes_of
 from tests.formats.mqtt.make import connack, connect, packet, text
 from wireyard.answers import open_tables
@@ -171,6 +172,48 @@ def test_pubrec_is_acceptance(tmp_path: Path) -> None:
     assert _named(talk, tmp_path)["request_unanswered"]["text"] == (
         "PUBREL not answered by the broker (1 time)"
     )
+
+
+# --- the last frame -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "frame"), [*((name, "arp") for name in (*REQUESTS, "CONNECT")),
+                        *(("PINGREQ", frame) for frame in QUIET)],
+)  # fmt: skip
+def test_a_request_is_waited_for_until_the_last_frame(
+    name: str, frame: str, tmp_path: Path
+) -> None:
+    talk = Talk()
+    talk.login(1, 5001, "one")
+    if name == "CONNECT":
+        talk.begin(50, 5003)
+        talk.say(51, 5003, connect(4, client="three"), up=True)
+    else:
+        talk.say(100, 5001, REQUESTS[name][0], up=True)
+    assert not _named(talk, tmp_path)
+    path = go_on(talk.write(tmp_path / "in.pcap"), 10, QUIET[frame])
+    (one,) = findings(path)
+    assert one["text"] == f"{name} not answered by the broker (1 time)"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("session", "queued", "discarded"), ("message", "queued", "expired"),
+        ("delivery", "in_flight", "abandoned"), ("will", None, "undecided"),
+    ],
+)  # fmt: skip
+def test_a_deadline_passes_until_the_last_frame(
+    name: str, before: str | None, after: str, tmp_path: Path
+) -> None:
+    path = ends_before(name).write(tmp_path / "in.pcap")
+    for seconds, verdict in ((0, before), (3, before), (10, after)):
+        if seconds:
+            go_on(path, seconds)
+        with open_tables([str(path)]) as tables:
+            rows = tables.sql("SELECT verdict FROM deliveries").to_pylist()
+        assert [row["verdict"] for row in rows] == [verdict][: verdict is not None]
 
 
 # --- refusals -------------------------------------------------------------------------------------

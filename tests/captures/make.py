@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
+from pathlib import Path
 from typing import NamedTuple
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
@@ -124,6 +125,26 @@ def both_ways(client: bytes, server: bytes, ports: tuple[int, int] = (40000, 199
         ethernet(ipv4(tcp(one, other, 1000, client, ACK, 500))),
         ethernet(ipv4(tcp(other, one, 500, server, ACK, 1000), src=SERVER, dst=CLIENT)),
     ]
+
+
+QUIET = {
+    "ack": ethernet(ipv4(tcp(50_000, 80, 7, acknowledgment=7))),
+    "syn": ethernet(ipv4(tcp(50_000, 80, 7, flags=SYN))),
+    "udp": ethernet(ipv4(udp(50_000, 53), 17)),
+    "arp": ethernet(bytes(28), 0x0806),
+}
+"""Frames that bring no bytes of a stream."""
+
+
+def go_on(path: Path, seconds: int, frame: bytes = QUIET["arp"]) -> Path:
+    """Append a frame to a pcap file, so long behind its last one."""
+    data, at = path.read_bytes(), 24
+    while at < len(data):
+        last, *_, size, _ = struct.unpack_from("<IIII", data, at)
+        at += 16 + size
+    head = struct.pack("<IIII", max(last + seconds, 0), 0, len(frame), len(frame))
+    path.write_bytes(data + head + frame)
+    return path
 
 
 def option(code: int, value: bytes, order: str = "<") -> bytes:

@@ -22,6 +22,7 @@ ASKED = (b"connect", b"publish 1", b"publish 2", b"ping")
 ANSWERED = (b"connack", b"puback 1", b"puback 2", b"pong")
 IN_TURNS = [text for pair in zip(ASKED, ANSWERED, strict=True) for text in pair]
 TALK = talk(ASKED, ANSWERED, closes=False)
+QUIET = (0, bytes(20))
 FIRST = 3
 """Segments before the first with bytes."""
 
@@ -124,12 +125,26 @@ def test_a_clock_that_is_set_back(
 ) -> None:
     segments = at_each(10 * MS)
     segments[at:] = [(after - back_ns, segment) for after, segment in segments[at:]]
-    capture = read(segments)
+    capture = read([*segments, (segments[-1][0] + 15 * MS, QUIET)])
     assert texts(capture) == IN_TURNS
     assert capture.repairs.stepped_ns == back_ns - 10 * MS
     times_ns = sorted(int(ns) for stream in capture.streams for ns in stream.times_ns)
     if back_ns > 1000 * MS:  # durations are those of before
         assert times_ns[-1] - times_ns[0] == 60 * MS
+    assert capture.spans[0].last_ns == times_ns[-1] + 15 * MS
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "last_ns"),
+    [
+        (150 * MS, 150 * MS), (HOUR_NS, HOUR_NS), (100 * MS - JITTER_NS, 100 * MS),
+        (-BEGAN_NS, 100 * MS), (80 * 8766 * HOUR_NS, 100 * MS),
+    ],
+)  # fmt: skip
+def test_a_capture_lasts_until_its_last_frame(after_ns: int, last_ns: int) -> None:
+    segments = [*at_each(10 * MS), (after_ns, QUIET)]
+    (span,) = capture_of(segments).spans
+    assert (span.frames, span.last_ns) == (len(segments), BEGAN_NS + last_ns)
 
 
 def test_bytes_that_were_sent_again_are_of_the_time_of_their_acknowledgment() -> None:

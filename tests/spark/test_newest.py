@@ -12,7 +12,19 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, packets, pcap, udp
+from tests.answers.talks import ends_before
+from tests.captures.make import (
+    BEGAN_NS,
+    QUIET,
+    Packet,
+    both_ways,
+    ethernet,
+    go_on,
+    ipv4,
+    packets,
+    pcap,
+    udp,
+)
 from tests.spark import lakes
 from tests.spark.lakes import HEADER_BYTES, records
 from wireyard.lake.writer import Lake
@@ -154,6 +166,30 @@ def test_another_process_goes_on_with_the_newest(tmp_path: Path, one_run: OneRun
     assert others[-1] > 2 * others[0]
     lakes.run(root, None, path)
     lakes.assert_as_one_run(path.parent, root)
+
+
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_time_passes_with_a_frame_that_brings_nothing(tmp_path: Path, is_rotated: bool) -> None:
+    folder, root = tmp_path / "in", tmp_path / "lake"
+    folder.mkdir()
+    path = ends_before("session").write(folder / "1.pcap")
+    name = str(folder if is_rotated else path)
+    for expected in ("queued", "queued", "discarded", "discarded"):
+        files = sorted(map(str, folder.iterdir()))
+        with Lake.open(str(root)) as lake:
+            growth = Growth(lake, None)
+            assert growth.open_input(list_inputs([name], rotated=is_rotated).inputs[0])
+            assert growth.refresh(name, files)
+            growth.commit({name: growth.unread_bytes(name)}, ())
+            growth.close()
+        assert lakes.rows(root, "deliveries", "verdict") == [(expected,)]
+        if is_rotated:
+            frame = Packet(QUIET["arp"], BEGAN_NS + 4 * len(files) * 10**9)
+            (folder / f"{len(files) + 1}.pcap").write_bytes(pcap([frame]))
+        else:
+            go_on(path, 4)
+    lakes.run(root, None, Path(name), rotated=is_rotated)
+    lakes.assert_as_one_run(Path(name), root, rotated=is_rotated)
 
 
 @pytest.mark.parametrize("partition_by", [None, "day"])

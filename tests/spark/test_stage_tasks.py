@@ -71,7 +71,7 @@ STAGES: dict[str, Stage] = {"first": follow, "later": take}
 def run(batches: list[pa.RecordBatch], staging: Path) -> list[Any]:
     inbox = {"rows": [Passed(0, [pa.Table.from_batches([batch])]) for batch in batches]}
     given = PartInput(0, inbox)
-    return list(run_rows(given, "rows", "first", STAGES, 2, Output(str(staging), {})))
+    return list(run_rows(given, "rows", "first", STAGES, 2, Output(str(staging), {}, {})))
 
 
 def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_facts_and_records_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sessions["opened_at"].cast(pa.int64()).to_pylist() == [1] * 6
     assert sessions.schema.names == with_times("sessions", fact_table("sessions", ())).schema.names
     assert {blob.name for blob in blobs} == {"later"}
-    ((names, parts, work),) = stages_of({"later": take}, 2, Output(str(tmp_path), {}))
+    ((names, parts, work),) = stages_of({"later": take}, 2, Output(str(tmp_path), {}, {}))
     assert (names, parts) == (["later"], 2)
     found = list[str]()
     for part in sorted({blob.part for blob in blobs}):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cached_property
@@ -66,6 +66,13 @@ def _schema(table: str) -> pa.Schema:
     if table in _OF_PACKETS:
         return make_plan(get_format(_OF_PACKETS[table]), captured=True).schema
     return _READ.get(table) or schema_with_times(table)
+
+
+def _lacking(table: str, columns: Collection[str]) -> list[pa.Field]:
+    """Return the columns that files of a table lack, because a version before wrote them."""
+    if table not in _table_names():
+        return []
+    return [field for field in _schema(table) if field.name not in columns]
 
 
 _FEW_BYTES: Final = 4 << 20
@@ -268,9 +275,12 @@ class Tables:
             return
         is_small = sum(map(os.path.getsize, files)) <= _FEW_BYTES
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
+        rows = f"FROM read_parquet([{listed}], union_by_name = true)"
+        if lacking := _lacking(name, self.connection.sql(rows).columns):
+            self.connection.register(f"_{name}", pa.schema(lacking).empty_table())
+            rows += f' UNION ALL BY NAME FROM "_{name}"'
         self.connection.execute(
-            f"CREATE TEMP {'TABLE' if is_small else 'VIEW'} {identifier(name)} AS"
-            f" SELECT * FROM read_parquet([{listed}], union_by_name = true)"
+            f"CREATE TEMP {'TABLE' if is_small else 'VIEW'} {identifier(name)} AS {rows}"
         )
 
     def _files(self, name: str) -> list[str]:
@@ -368,7 +378,9 @@ class _LakeTables(Tables):
     def _define(self, name: str) -> None:
         # DuckDB has no network access, so Arrow reads the files of a store.
         if self._remote and self._snapshot.files.get(name):
-            self.connection.register(name, self._snapshot.dataset(name))
+            rows = self._snapshot.dataset(name)
+            fields = [*rows.schema, *_lacking(name, rows.schema.names)]
+            self.connection.register(name, rows.replace_schema(pa.schema(fields)))
         else:
             super()._define(name)
 

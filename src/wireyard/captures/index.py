@@ -62,7 +62,8 @@ _PAYLOAD: Final = pa.field("payload", pa.large_binary())
 """The captured bytes of each row; for remote captures only."""
 _TALLY: Final = b"tally"
 _LATEST: Final = b"latest_ns"
-"""The latest time in the extent: see `Clock`."""
+_LAST: Final = b"last_ns"
+"""The latest time in the extent, and those of its last frames: see `Clock`."""
 _PLACE: Final = (Unit.START, Unit.CAPTURED)
 
 
@@ -95,6 +96,7 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
     numbers = [np.empty(0, np.int64)]
     for records in file.records():
         headers = scan_headers(file.data, records, tally.packets)
+        clock.see(records.times_ns)
         grid = np.ascontiguousarray(headers.units)
         numbers.append(flows.number(grid, grid.shape[1]) >> 1)
         delays = clock.delays(headers.times_ns, grid[Unit.CAPTURED] > 0)
@@ -107,7 +109,8 @@ def write_index(sink: IO[bytes], file: CaptureFile, extent: Extent, of: int, por
     bounds = np.searchsorted(shares[order], np.arange(of + 2))
     payload = file.data if "://" in file.name else None
     fields = _SCHEMA if payload is None else _SCHEMA.append(_PAYLOAD)
-    counts = {_TALLY: json.dumps(_as_lists(tally)), _LATEST: str(clock.latest_ns)}
+    times = {_LATEST: str(clock.latest_ns), _LAST: json.dumps(clock.last_ns.tolist())}
+    counts = {_TALLY: json.dumps(_as_lists(tally)), **times}
     schema = fields.with_metadata(counts)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_file(sink, schema, options=options) as written:
@@ -127,14 +130,13 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
     files, in the same order.
     """
     builder = CaptureBuilder(share)
-    packets = builder.packets
     for number, path in enumerate(paths):
         builder.begin_file(path)
         own = [extent.path for extent in index if extent.file == number]
         if "://" in path:
             for kept, payload in (_with_payload(_load(each, share.part)) for each in own):
                 builder.begin_bytes(payload)
-                builder.take(*_headers(kept, packets.count, packets.base), kept.latest_ns)
+                _take(kept, builder)
             continue
         # Headers of one extent at a time: a share may be a connection of millions of packets.
         data = map_places(path, (_places(_load(each, share.part, _PLACE)) for each in own))
@@ -142,8 +144,7 @@ def read_indexed(paths: Sequence[str], index: Sequence[IndexedExtent], share: Sh
             raise SourceError(f"{path}: cannot be read, or is another file than before")
         builder.begin_bytes(data)
         for each in own:
-            kept = _load(each, share.part)
-            builder.take(*_headers(kept, packets.count, packets.base), kept.latest_ns)
+            _take(_load(each, share.part), builder)
     return builder.capture()
 
 
@@ -155,6 +156,14 @@ class _Kept(NamedTuple):
     tally: Tally
     latest_ns: int
     """The latest time of any of its packets with bytes."""
+    last_ns: Ints
+    """The times of its last frames."""
+
+
+def _take(kept: _Kept, builder: CaptureBuilder) -> None:
+    """Add the units of an extent to the capture."""
+    headers, delays = _headers(kept, builder.packets.count, builder.packets.base)
+    builder.take(headers, delays, kept.latest_ns, kept.last_ns)
 
 
 class _Columns:
@@ -249,9 +258,11 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
         )
         fates, frame_bytes, cut, endings = json.loads(file.schema.metadata[_TALLY])
         latest_ns = int(file.schema.metadata[_LATEST])
+        last_ns = np.array(json.loads(file.schema.metadata[_LAST]), np.int64)
     counts = np.array([fates, frame_bytes], np.int64)
     tally = Tally(counts[0], counts[1], Cut(*cut), Counter(dict(endings)))
-    return _Kept(pa.Table.from_batches(own), pa.Table.from_batches([fragments]), tally, latest_ns)
+    units, rest = pa.Table.from_batches(own), pa.Table.from_batches([fragments])
+    return _Kept(units, rest, tally, latest_ns, last_ns)
 
 
 def _grid(table: pa.Table, first: int, base: int) -> Grid:

@@ -39,6 +39,8 @@ class FrameSpan(NamedTuple):
     first_frame: int
     """Number of its first frame; frames are numbered from 1 on over all files of the capture."""
     frames: int
+    last_ns: int | None = None
+    """Time of its last frame; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class CaptureBuilder:
         self._share = share
         self._wanted = np.empty(0, np.bool_)
         self._begun: list[tuple[str, int]] = []
+        self._ends_ns: list[int | None] = []
+        """Of each file before the current one, the time of its last frame."""
         self._files: list[Bytes] = []
         self._units = Columns({"records": np.int32, "times_ns": np.int64})
         self._tcp, self._udp = Reassembly(), Datagrams()
@@ -133,6 +137,8 @@ class CaptureBuilder:
 
     def begin_file(self, name: str) -> None:
         """Continue with another file."""
+        if self._begun:
+            self._ends_ns.append(self.clock.now_ns)
         self._begun.append((name, self.packets.count))
 
     def begin_bytes(self, data: Bytes) -> None:
@@ -143,10 +149,18 @@ class CaptureBuilder:
     def read(self, records: Records) -> None:
         """Read the next packets of the file."""
         grid, times_ns = self.packets.read(records)
+        self.clock.see(records.times_ns)
         self._add(grid, self.clock.steady(times_ns, grid[Unit.CAPTURED] > 0))
 
-    def take(self, headers: Headers, delays: Ints, latest_ns: int) -> None:
-        """Add some packets of the next extent, whose headers were read already: `Clock.follow`."""
+    def take(self, headers: Headers, delays: Ints, latest_ns: int, last_ns: Ints) -> None:
+        """Add some packets of the next extent, whose headers were read already: `Clock.follow`.
+
+        Parameters
+        ----------
+        last_ns
+            The times of the last frames of the extent, as of its own clock.
+        """
+        self.clock.see(last_ns)
         has_bytes = headers.units[Unit.CAPTURED] > 0
         times_ns = self.clock.follow(headers.times_ns, has_bytes, delays, latest_ns)
         self._add(*self.packets.take(headers._replace(times_ns=times_ns)))
@@ -174,11 +188,14 @@ class CaptureBuilder:
         packets, tally = self.packets, self.packets.tally
         records, times_ns = self._units["records"], self._units["times_ns"]
         content = Content(packets.places, records, times_ns, packets.fragments)
+        spans = self._spans()
         is_whole = self._share is None or self._share.of == 1
         if is_whole and len(times_ns):
             counts = self._tcp.counts
             if counts[Count.EARLY_ACKS] > counts[Count.LATE_DATA]:
+                clock_ns = times_ns.copy()
                 self._stepped_ns = continue_times(times_ns)
+                spans = [_moved(span, records, clock_ns, times_ns) for span in spans]
         tcp = self._tcp.connections(self._flows, content, newest=newest)
         udp = self._udp.connections(self._flows)
         table = StreamTable((tcp, udp), self._flows, content)
@@ -187,14 +204,10 @@ class CaptureBuilder:
             own = (self._flows.parts(0, share.of) == share.part)[table.conversations]
             table, guides = table.keep(own), list(table.keep(~own))
         payload = _account(tcp, udp, self._tcp.captured_bytes)
-        bounds = [*(count for _, count in self._begun), packets.count]
         return Capture(
             name=self._begun[0][0],
             files=self._files,
-            spans=[
-                FrameSpan(file, first + 1, stop - first)
-                for (file, _), (first, stop) in zip(self._begun, pairwise(bounds), strict=True)
-            ],
+            spans=spans,
             table=table,
             guides=guides,
             frames={
@@ -208,6 +221,17 @@ class CaptureBuilder:
             cut=tally.cut,
             repairs=self._repairs(),
         )
+
+    def _spans(self) -> list[FrameSpan]:
+        """Return the frames of the files."""
+        bounds = [*(count for _, count in self._begun), self.packets.count]
+        ends_ns = [*self._ends_ns, self.clock.now_ns]
+        return [
+            FrameSpan(file, first + 1, stop - first, end_ns if stop > first else None)
+            for (file, _), (first, stop), end_ns in zip(
+                self._begun, pairwise(bounds), ends_ns, strict=True
+            )
+        ]
 
     def _repairs(self) -> Repairs:
         """Return what was repaired, of the conversations of the share."""
@@ -236,6 +260,21 @@ class CaptureBuilder:
         self._wanted = np.concatenate([self._wanted, new])
         rows: Bools = self._wanted[flows >> 1]
         return rows
+
+
+def _moved(span: FrameSpan, records: Ints, clock_ns: Ints, times_ns: Ints) -> FrameSpan:
+    """Return the frames of a file with the time of the last by the clock of repaired times.
+
+    Parameters
+    ----------
+    records, clock_ns, times_ns
+        Numbers of packets in their order, their times as captured, and their repaired times.
+    """
+    last = int(np.searchsorted(records, span.first_frame - 1 + span.frames)) - 1
+    if span.last_ns is None or last < 0:
+        return span
+    later_ns = max(span.last_ns - int(clock_ns[last]), 0)
+    return span._replace(last_ns=int(times_ns[last]) + later_ns)
 
 
 def _rest(frame_bytes: Ints, payload_bytes: int) -> dict[str, int]:

@@ -14,6 +14,15 @@ Spans = dict[str, list[tuple[int, str]]]
 """The files of each source in order, each with its first frame."""
 
 
+def ends_of_captures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the time of the last frame of each source, from rows of the table ``files``."""
+    ends_ns: dict[str, int] = {}
+    for row in rows:
+        if (last_ns := row.get("last_ns")) is not None:  # a lake of before has no such column
+            ends_ns[row["source"]] = max(last_ns, ends_ns.get(row["source"], last_ns))
+    return ends_ns
+
+
 class FrameFiles:
     """The files of rotated captures, with the first frame of each.
 

@@ -201,7 +201,7 @@ def compact(draft: Draft) -> None:
                 by_size[_folder(file.name), file.bytes.bit_length() // 4].append(file)
         for (folder, _), alike in by_size.items():
             if len(alike) >= _MERGED or sum(file.bytes for file in alike) >= _MERGED_BYTES:
-                new = [_merge(draft, table, folder, [file.name for file in alike])]
+                new = _merge(draft, table, folder, [file.name for file in alike])
                 draft.replace_files(table, {file.name: new for file in alike})
 
 
@@ -219,19 +219,27 @@ def _files_of_growing(draft: Draft) -> dict[str, set[str]]:
     return files
 
 
-def _merge(draft: Draft, table: str, folder: str, names: Sequence[str]) -> str:
-    """Stage the rows of committed files as one file; return its name."""
-    new, lake = f"{folder}part-merged-{uuid4().hex}.parquet", draft.lake
-    lake.make_staging([f"{table}/{folder}"])
+def _merge(draft: Draft, table: str, folder: str, names: Sequence[str]) -> list[str]:
+    """Stage the rows of committed files as one file, or as more if a version before wrote some.
+
+    Returns their names.
+    """
+    made, schema = list[str](), None
+    draft.lake.make_staging([f"{table}/{folder}"])
     file: PartFile | None = None
     for name in names:
         with _opened(draft, table, name) as old:
-            file = file or PartFile(lake.staged(table, new), old.schema_arrow)
+            if file is None or old.schema_arrow != schema:
+                if file is not None:
+                    file.close()
+                made.append(f"{folder}part-merged-{uuid4().hex}.parquet")
+                schema = old.schema_arrow
+                file = PartFile(draft.lake.staged(table, made[-1]), schema)
             for batch in _batches(old):
                 file.write(batch)
     if file is not None:
         file.close()
-    return new
+    return made
 
 
 @contextmanager

@@ -16,6 +16,8 @@ Rules of this file:
    acknowledge.
 4. A FIN or RST is behind the last bytes of its own stream, and behind those of the other stream if
    it acknowledges all of them.
+5. A capture lasts until its last frame, whatever that brings; but not if its time is further from
+   that of the frame before it than any silence lasts: then it is none.
 """
 
 from __future__ import annotations
@@ -39,19 +41,36 @@ SKEW_NS: Final = 5_000_000
 """Less than it takes to send a segment again: 10 ms (RFC 8985, 7.2)."""
 _LATE_NS: Final = 10_000_000_000
 """More than the clocks of two taps differ by; an acknowledgment further before is of no use."""
+_SILENCE_NS: Final = 366 * 86_400 * 1_000_000_000
 _MOST_STEPS: Final = 8
 """Packets that follow from each other, and that all are brought forward: those of QoS 2, twice."""
 _SEQUENCE_NUMBERS: Final = 1 << 32
 
 
 class Clock:
-    """Times of packets with bytes in the order of a file: rule 1."""
+    """Times of packets with bytes in the order of a file, and of the last frame: rules 1 and 5."""
 
     def __init__(self) -> None:
         self.moved_ns = 0
         """Largest change of a time."""
         self.latest_ns = NO_TIME
         """The latest time of a packet with bytes so far."""
+        self.last_ns: Ints = np.empty(0, np.int64)
+        """The times of the last two frames that have one."""
+
+    def see(self, times_ns: Ints) -> None:
+        """Go on to the time of the last of the next frames."""
+        timed = times_ns[times_ns != NO_TIME]
+        self.last_ns = np.concatenate([self.last_ns, timed[-2:]])[-2:]
+
+    @property
+    def now_ns(self) -> int | None:
+        """The time of the last frame so far; None if no frame has one."""
+        if not len(self.last_ns):
+            return None
+        before, last = self.last_ns[[0, -1]].tolist()
+        now = before if abs(last - before) > _SILENCE_NS else last
+        return self.latest_ns if 0 < self.latest_ns - now <= JITTER_NS else now
 
     def steady(self, times_ns: Ints, has_bytes: Bools) -> Ints:
         """Return the times of the next packets, without small steps back."""

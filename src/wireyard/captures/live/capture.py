@@ -127,6 +127,11 @@ class LiveCapture:
         return self._packets.count
 
     @property
+    def last_ns(self) -> int | None:
+        """Time of the last record so far, as of `Clock`."""
+        return self._clock.now_ns
+
+    @property
     def tally(self) -> Tally:
         """Counts of its packets."""
         return self._packets.tally
@@ -173,6 +178,7 @@ class LiveCapture:
             "swept_ns": self._swept_ns,
             "unnamed": dict(self.unnamed),
             "clock": [self._clock.moved_ns, self._clock.latest_ns],
+            "last_ns": self._clock.last_ns,
             "repairs": asdict(self.repairs),
             "dropped_bytes": self.dropped_bytes,
             "late_bytes": self.late_bytes,
@@ -199,6 +205,7 @@ class LiveCapture:
         self.connections.held.restore(state, self._now_ns, sides)
         self.connections.copies.restore(state)
         self._clock.moved_ns, self._clock.latest_ns = map(int, state["clock"])
+        self._clock.see(state["last_ns"].astype(np.int64))
         self._repairs = Repairs.load(state["repairs"])
         self.unnamed = Counter(state["unnamed"])
         self.dropped_bytes = index(state["dropped_bytes"])
@@ -214,6 +221,7 @@ class LiveCapture:
         self._release_read()
         self._packets.begin(data)
         grid, times_ns = self._packets.read(records)
+        self._clock.see(records.times_ns)
         if len(records) and records.times_ns[-1] != NO_TIME:
             self._now_ns = int(records.times_ns[-1])
         if not grid.shape[1]:

@@ -15,7 +15,7 @@ from wireyard.captures.records import describe_damage
 from wireyard.errors import UsageError
 from wireyard.streams.growth import Grown
 
-_VERSION: Final = 5
+_VERSION: Final = 6
 """Version of the stored state; an input whose state has another one is read again."""
 
 

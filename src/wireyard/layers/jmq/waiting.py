@@ -17,9 +17,12 @@ from __future__ import annotations
 from typing import Final
 
 ENDS: Final = """
-SELECT source, max(greatest(last_ns, ended_ns)) AS end_ns FROM streams GROUP BY source
+SELECT source, max(end_ns) AS end_ns FROM (
+  SELECT source, greatest(last_ns, ended_ns) AS end_ns FROM streams
+  UNION ALL SELECT source, last_ns FROM files
+) GROUP BY source
 """
-"""The end of each capture: its last packet or FIN."""
+"""The end of each capture: its last frame, whatever that brings."""
 DENIED: Final = """
 SELECT s.source, s.stream, s."offset", s.frame, s.destination, c.requester AS client,
   c.replied_ns AS captured_ns, c.status, r.properties['JMQReason'].value AS reason

@@ -97,9 +97,9 @@ def derive_files(
     The columns that tracking needs are held for all packets; payloads are held for one batch. The
     files may have packets of inputs that are not in `sources`. `shown` has the beginning and end of
     each stream, as captured: ``source, stream, opened, begun, ended, ended_frame, ended_ns,
-    last_ns``; rows of other streams show how long a capture lasts. If it is None, a connection
-    without a DISCONNECT counts as open, and nothing after its last packet counts as a fault. The
-    `evidence` of the sides of their streams is counted from the files if it is None.
+    last_ns``; rows of other streams, and of none, show how long a capture lasts. If it is None, a
+    connection without a DISCONNECT counts as open, and nothing after its last packet counts as a
+    fault. The `evidence` of the sides of their streams is counted from the files if it is None.
     """
     if evidence is None:
         evidence = StreamEvidence()
@@ -211,8 +211,8 @@ def _unknown_marks(file: Batches, numbers: Mapping[Stream, int]) -> Iterator[pa.
 def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[KnownStream]:
     """Return the streams whose side is known, in the order of their names.
 
-    `shown` has the beginning and end of each stream, as captured, or is None if the capture shows
-    none. Rows of other streams show how long the capture lasts.
+    `streams` has the beginning and end of each stream, as captured, or is None if the capture shows
+    none. Rows of other streams, and of none, show how long the capture lasts.
     """
     rows = list(streams or ())
     shown = {(row["source"], row["stream"]): row for row in rows}

@@ -197,9 +197,10 @@ class StreamEvidence:
         return decide_sides(evidence)
 
     def ends_ns(self, shown: Iterable[Row]) -> dict[str, int]:
-        """Return when each capture ends, by source: the last time of its packets and streams.
+        """Return when each capture ends, by source: the last time of its packets and rows.
 
-        `shown` are rows of the table `streams`.
+        `shown` are rows of the table `streams`, and of the last frames of captures, without a
+        stream.
         """
         ends: dict[str, int] = {}
         times = [(one.source, one.last_ns) for one in self._counts]

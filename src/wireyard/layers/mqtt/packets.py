@@ -162,7 +162,7 @@ class KnownStream(NamedTuple):
     ended_ns: int | None = None
     ended_frame: int | None = None
     until_ns: int | None = None
-    """The time of the last packet of its source."""
+    """When its capture ends."""
     src_addr: str | None = None
     src_port: int | None = None
     dst_addr: str | None = None

@@ -308,7 +308,7 @@ _TABLE: Final = (
     ("C-23", "", "",
      "Nothing is concluded of a client that came or left between a message and its acceptance."),
     ("C-24", "", "",
-     "A capture ends with the last packet of any of its streams."),
+     "A capture ends with its last frame, whatever that brings."),
     ("C-25", "", "",
      "A direction that was not captured is a gap from its beginning to its end."),
     ("C-26", "", "",

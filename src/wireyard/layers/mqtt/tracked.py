@@ -468,7 +468,7 @@ class _Results:
         return kept["verdict"][row].as_py() or NO_LENGTH, text
 
     def last(self) -> dict[tuple[str, str], Last]:
-        """Return the last packet of each broker, and what may be missing of it."""
+        """Return until when each broker is captured, and what may be missing of it."""
         packets, arrays = self._packets, self._arrays
         last = arrays.keys[:, Key.STOP] - 1
         columns = (packets.offset, packets.stream, packets.reached_frame, packets.reached_ns)
@@ -482,10 +482,15 @@ class _Results:
         older = {brokers[key] for key in np.flatnonzero(arrays.keys[:, Key.HAS_OLDER]).tolist()}
         order = np.lexsort([column[last] for column in columns]).tolist()
         latest = {brokers[key]: int(last[key]) for key in order}
-        return {
-            broker: Last(broker, packets.position(packet), broker in older, tuple(spans[broker]))
-            for broker, packet in latest.items()
-        }
+        ends_ns = arrays.streams[
+            packets.stream[[*latest.values()]], Stream.CAPTURE_ENDS_NS
+        ].tolist()
+        found = {}
+        for (broker, packet), end_ns in zip(latest.items(), ends_ns, strict=True):
+            at = packets.position(packet)
+            at = at._replace(reached_ns=max(at.reached_ns, end_ns))
+            found[broker] = Last(broker, at, broker in older, tuple(spans[broker]))
+        return found
 
 
 def _session_over_ns(row: Sequence[int], closed: Position | None) -> int | None:

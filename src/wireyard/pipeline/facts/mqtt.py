@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Ints
 from wireyard.formats.base import Row
-from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import read_batches, read_footer_table
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.mqtt.columns import (
@@ -66,6 +65,7 @@ from wireyard.pipeline.facts.tasks import (
     dropped_rows,
     run_stages,
     run_tasks,
+    shown_streams,
     write_tables,
 )
 from wireyard.pipeline.running import Runner
@@ -204,7 +204,7 @@ def _share(runner: Runner, output: Output, group: Group) -> _Shared:
     evidence = StreamEvidence()
     for file, footer in zip(files, footers, strict=True):
         evidence.add_counted(counted[file] if footer is None else footer, sources)
-    streams = known_of(evidence, _stream_rows(group))
+    streams = known_of(evidence, _stream_rows(group, output))
     partition = partition_streams(streams, evidence, partitions)
     unknown = frozenset(evidence.without_side({(each.source, each.name) for each in streams}))
     text = to_json((streams, partition), _Streams)
@@ -220,9 +220,9 @@ def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
 
 
-def _stream_rows(group: Group) -> list[Row]:
+def _stream_rows(group: Group, output: Output) -> list[Row]:
     """Return the rows of the MQTT streams of some inputs, for `known_of`."""
-    tables = captured_streams(group.streams, group.sources, STREAM_COLUMNS)
+    tables = shown_streams(group, output.ends_ns)
     return [row for table in tables for row in shown_rows(table, FORMAT)]
 
 

@@ -35,7 +35,7 @@ from wireyard.lake.writer import Lake
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
 from wireyard.layers.facts import registered
-from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.frame_files import FrameFiles, ends_of_captures
 from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
@@ -102,8 +102,9 @@ def write_facts(
     tables that are staged already.
     """
     lake.make_staging(all_tables())
-    spans = FrameFiles(chain.from_iterable(map(_rows, captured))).spans
-    output = Output(lake.staged(""), spans)
+    in_files = [*chain.from_iterable(map(_rows, captured))]
+    ends_ns = ends_of_captures(in_files)
+    output = Output(lake.staged(""), FrameFiles(in_files).spans, ends_ns)
     staged_facts = _StagedFacts(runner, lake, output)
     tasks, large = list[list[Group]](), list[tuple[Division, Group]]()
     for facts in registered():

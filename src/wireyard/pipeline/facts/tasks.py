@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, starmap
 from typing import Any, Final, NamedTuple
@@ -72,6 +72,8 @@ class Output(NamedTuple):
     """The folder of the run's staged tables."""
     spans: Spans
     """The frames of the files of captures."""
+    ends_ns: Mapping[str, int]
+    """When each capture ends."""
 
 
 class Division(NamedTuple):
@@ -189,30 +191,33 @@ STREAM_COLUMNS: Final = (
 """Columns of the table `streams` that facts follow from."""
 
 
-def derive_whole(
-    facts: Facts,
-    files: Sequence[tuple[str, str]],
-    streams: Iterable[str],
-    sources: Collection[str],
-) -> DerivedFiles:
+def shown_streams(group: Group, ends_ns: Mapping[str, int]) -> Iterator[pa.Table]:
+    """Yield `STREAM_COLUMNS` of the captured streams of inputs.
+
+    A further row for each capture, without a stream, shows until when it lasts.
+    """
+    yield from captured_streams(group.streams, group.sources, STREAM_COLUMNS)
+    ends = [{"source": one, "last_ns": ends_ns[one]} for one in group.sources if one in ends_ns]
+    schema = pa.schema([STREAMS.field(name) for name in STREAM_COLUMNS])
+    yield pa.Table.from_pylist(ends, schema)
+
+
+def derive_whole(facts: Facts, group: Group, ends_ns: Mapping[str, int]) -> DerivedFiles:
     """Derive all facts of some inputs in this process.
 
-    `files` are the format and path of each file with their packets; `streams` their files of the
-    table `streams`.
+    `ends_ns` is when each capture ends.
     """
     opened = [
         PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))
-        for number, (format, path) in enumerate(files)
+        for number, (format, path) in enumerate(group.files)
     ]
-    none = STREAMS.empty_table().select(STREAM_COLUMNS)
-    shown = pa.concat_tables([none, *captured_streams(streams, sources, STREAM_COLUMNS)])
-    return facts.derive(opened, shown, sources)
+    return facts.derive(opened, pa.concat_tables(shown_streams(group, ends_ns)), group.sources)
 
 
 def derive_groups(groups: Sequence[Group], output: Output) -> Results:
     """Write the facts of some groups of one protocol; yield the results."""
     derived = [
-        derive_whole(facts, each.files, each.streams, each.sources)
+        derive_whole(facts, each, output.ends_ns)
         for each in groups
         if (facts := facts_of(each.protocol)) is not None
     ]

@@ -224,7 +224,8 @@ class GrowingInput:
 
     def _span(self, path: str) -> FrameSpan:
         before = self._frames_before
-        return FrameSpan(path, before + 1, self._reader.frames - before)
+        frames = self._reader.frames - before
+        return FrameSpan(path, before + 1, frames, self._reader.last_ns if frames else None)
 
     def end(self, task: BronzeTask) -> list[str]:
         """Write the rest as if the input had ended; return notes for the user.

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.captures.live.state import StateError
-from wireyard.captures.stream_table import STREAMS
+from wireyard.captures.stream_table import FILES, STREAMS
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import measure, read_batches
 from wireyard.layers.facts import facts_of
-from wireyard.layers.frame_files import FrameFiles
+from wireyard.layers.frame_files import FrameFiles, ends_of_captures
 from wireyard.layers.gaps import by_source, of_sources, stream_keys
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
@@ -66,10 +66,13 @@ _FEW: Final = ((MQTT, 1 << 18), (JMS, 1 << 17))
 """The most packets whose facts are made in about a second, while parts wait for them."""
 _CLOSED: Final = "closed"
 _SESSION_KEY: Final = ("source", "stream", "offset")
-_SPANS: Final = ("source", "file", "first_frame", "frames")
+_SPANS: Final = ("source", "file", "first_frame", "frames", "last_ns")
+_SPAN_ROWS: Final = pa.schema([FILES.field(name) for name in _SPANS])
 _STREAM_ROWS: Final = pa.schema(
     [STREAMS.field(name) for name in STREAM_COLUMNS if name != "format"]
 )
+_NO_STREAM: Final = dict.fromkeys(_STREAM_ROWS.names)
+"""The row of a capture's end, which is of no stream."""
 
 
 def by_protocol(time_ns: int | None) -> dict[str, int]:
@@ -114,10 +117,11 @@ class _Group:
     def _put(self, rows: Iterable[Row]) -> None:
         self._streams |= {(row["source"], row["stream"]): row for row in rows}
 
-    def rows(self, sources: Sequence[str]) -> list[NewestRows]:
-        """Return the rows of some of the inputs."""
+    def rows(self, sources: Sequence[str], ends_ns: Mapping[str, int]) -> list[NewestRows]:
+        """Return the rows of some of the inputs, whose captures end at these times so far."""
         wanted = {*sources}
         shown = [row for (source, _), row in self._streams.items() if source in wanted]
+        shown += [{**_NO_STREAM, "source": one, "last_ns": ns} for one, ns in ends_ns.items()]
         return self.packets.rows(shown, sources) if sources else []
 
     def states(self) -> Iterator[tuple[str, dict[str, Any], dict[str, pa.Table]]]:
@@ -163,7 +167,7 @@ class NewestFacts:
         try:
             if rows:
                 self._restore(source, rows)
-        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError, OSError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         self._wanted[source] = {*until_ns}
         for protocol, _ in _FEW:
@@ -281,17 +285,19 @@ class NewestFacts:
         continue.
         """
         parts = list[NewestRows]()
+        spans = [*open_spans, *self._spans]
+        ends_ns = ends_of_captures(spans)
         for group in self._groups.values():
             name = group.protocol.name
             wanted = [
                 one for one in group.sources if one in still_open and name in self._wanted[one]
             ]
-            parts += group.rows(wanted)
+            parts += group.rows(wanted, ends_ns)
         sessions = [part for part in parts if part.table == SESSIONS]
         others = [part for part in parts if part.table != SESSIONS]
         if still_open:
             others.append(self._with_open(sessions, read_sessions(still_open)))
-        return _made(others, [*open_spans, *self._spans])
+        return _made(others, spans)
 
     def _with_open(self, sessions: Sequence[NewestRows], before: pa.Table) -> NewestRows:
         """Return rows of sessions, and the open sessions of before that are not among them.
@@ -343,7 +349,7 @@ class NewestFacts:
         closed = tables.pop(_CLOSED)
         if not closed.schema.equals(self._closed.schema):
             raise ValueError("keys of sessions that are none")
-        spans = [{name: row[name] for name in _SPANS} for row in values["spans"]]
+        spans = pa.Table.from_pylist(values["spans"], _SPAN_ROWS).to_pylist()
         restored = list[tuple[MessageProtocol, NewestPackets, list[Row]]]()
         for protocol, _ in _FEW:
             parts = {

@@ -93,8 +93,13 @@ class CaptureReader:
         return self._growing.capture.frames
 
     @property
+    def last_ns(self) -> int | None:
+        """Time of the last frame, as in the table `files`."""
+        return self._growing.capture.last_ns
+
+    @property
     def now_ns(self) -> int | None:
-        """Time of the last frame."""
+        """Time of the last frame, as captured."""
         return self._growing.capture.now_ns
 
 

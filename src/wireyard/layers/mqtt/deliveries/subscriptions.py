@@ -133,11 +133,12 @@ MAX_SUBSCRIPTIONS: Final = 1 << 20
 
 
 class Last(NamedTuple):
-    """The last packet of a client, and whether a session may be older than the capture."""
+    """The end of the capture of a broker, and whether a session may be older than it."""
 
     broker: tuple[str, str]
     """Source and server."""
     at: Position
+    """Its last packet, at the time of the last frame if that is later."""
     has_older: bool
     lost: tuple[Span, ...] = ()
     """Spans in which packets of clients were sent that were not captured."""
