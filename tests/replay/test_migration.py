@@ -108,7 +108,12 @@ async def _talk(url: str) -> None:
     async with JmqClient(url, client_id="desk") as desk:
         await desk.consume("plant.>", is_topic=True, durable="all")
         await desk.consume("own", is_topic=True)
-    async with JmqClient(url) as till:
+    async with JmqClient(url) as other, JmqClient(url) as till:
+        jobs = [await one.consume("jobs", prefetch=1) for one in (till, other)]
+        for number in range(2):
+            await till.send("jobs", f"{number}")
+        for consumer in jobs:
+            await anext(aiter(consumer))
         orders = await till.consume("orders", acknowledges=False)
         await till.consume("orders", prefetch=1)
         for number in range(3):
@@ -141,15 +146,18 @@ def test_sessions_transactions_and_withheld_acknowledgements(tmp_path: Path) -> 
     messages = Counter({(topic, body): n for (topic, body, *_), n in sent(record, "mqtt").items()})
     plant = [("plant/a", b"0"), ("plant/a", b"1"), ("plant/a", b"2")]
     orders = [("queue/orders", b"1"), ("queue/orders", b"2")]  # and not what was rolled back
-    assert messages == Counter([*plant, ("own", b"x"), *orders])
+    jobs = [("queue/jobs", b"0"), ("queue/jobs", b"1")]
+    assert messages == Counter([*plant, ("own", b"x"), *orders, *jobs])
     assert outcomes(record) == {
         ("plant/#", "acknowledged"): 3,
+        ("$share/jmq/queue/jobs", "acknowledged"): 2,
         ("$share/jmq/queue/orders", "acknowledged"): 1,
         ("$share/jmq/queue/orders", "unacknowledged"): 1,
     }
     assert lost == {
         "transactions, whose messages are sent one by one when they are committed": 2,
         "properties that are no text, number or truth value": 3,
+        "messages shared by several clients, of which the broker chooses one": 2,
         "further consumers of a queue on one connection": 1,
         "priorities other than 4": 1,
     }

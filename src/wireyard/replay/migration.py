@@ -7,7 +7,8 @@ Rules of this file:
 2. What a client sends and acknowledges in a transaction, it does when it commits; what it rolls
    back it does not.
 3. A message is waited for and acknowledged where the recording shows it, if it was sent in the
-   replay. All others, such as those that a selector kept away, are acknowledged at once.
+   replay. All others, such as those that a selector kept away, are acknowledged at once; so are
+   those of a share with several clients, for it is the broker that chooses one.
 4. What has no counterpart is left out, and counted.
 """
 
@@ -155,7 +156,7 @@ class _Reading:
         self._durable: dict[tuple[str, str], str] = {}
         """The filters of durable subscriptions, by client id and name."""
         self._takers: Counter[str] = Counter()
-        """How many consumers the queues have, by topic."""
+        """How many clients have each filter."""
         self._without: Counter[str] = Counter()
         self._replies: dict[tuple[str, int], Packet] = {}
         self._lasting: set[str] = set()
@@ -244,7 +245,7 @@ class _Reading:
         client = self._clients.pop(stream, None) or self._clients.pop(opposite(stream), None)
         if client is not None:
             self._step(client, what)
-            self._takers.subtract(one.filter for one in client.consumers.values())
+            self._takers.subtract({one.filter for one in client.consumers.values()})
 
     # --- requests -------------------------------------------------------------------------
 
@@ -288,12 +289,12 @@ class _Reading:
         client.consumers[reply.get("JMQConsumerID", int, 0)] = _Consumer(filter, qos, bool(durable))
         if durable:
             self._durable[client.recorded.client, durable] = filter
-        self._takers[filter] += 1
         client.filters[filter] += 1
         if client.filters[filter] > 1:
             kind = "queue" if is_queue else "topic"
             self._lost[f"further consumers of a {kind} on one connection"] += 1
             return
+        self._takers[filter] += 1
         no_local = asked.get("JMQNoLocal", bool, False) and not filter.startswith("$share/")
         wanted = Filter.of(filter, qos, no_local=no_local, retain_handling=_NO_RETAINED)
         number = next(client.packet_ids)
@@ -315,9 +316,11 @@ class _Reading:
         consumer = client.consumers.pop(number, None)
         if consumer is None:
             return
-        self._takers[consumer.filter] -= 1
         client.filters[consumer.filter] -= 1
-        if not client.filters[consumer.filter] and not consumer.is_durable:
+        if client.filters[consumer.filter]:
+            return
+        self._takers[consumer.filter] -= 1
+        if not consumer.is_durable:
             self._unsubscribe(client, consumer.filter)
 
     def _unsubscribe(self, client: _Client, filter: str) -> None:
@@ -387,6 +390,9 @@ class _Reading:
         id, consumer = packet.sys_message_id, client.consumers.get(packet.consumer_id)
         sent = self._sent.get(id)
         if consumer is None or sent is None or id in client.held:
+            return
+        if consumer.filter.startswith("$share/") and self._takers[consumer.filter] > 1:
+            self._lost["messages shared by several clients, of which the broker chooses one"] += 1
             return
         qos = min(sent.qos, consumer.qos)
         number = next(client.packet_ids) if qos else None
