@@ -46,7 +46,7 @@ ALLOWED = {
     "broker": {"broker", "endpoints", "errors", "formats", "layers"},
     "client": {"client", "endpoints", "errors", "formats", "layers"},
     "replay": STREAMS - COLUMNS
-    | {"answers", "broker", "captures", "client", "layers", "replay", "tap"},
+    | {"answers", "broker", "captures", "client", "endpoints", "layers", "replay", "tap"},
     "shadow": {"answers", "layers", "replay", "shadow"},
     "conform": {"answers", "client", "conform", "errors", "formats", "layers", "replay"},
     "tap": {

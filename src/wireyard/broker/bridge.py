@@ -101,7 +101,7 @@ class Bridge:
             return
         self._mqtt.set_time(self._jmq.now)
         try:
-            router.route(to_mqtt(message, topic, self._jmq.router.now_ms), None)
+            router.route(to_mqtt(decode(message.packet), topic, self._jmq.router.now_ms), None)
         except (WireError, ValueError) as error:
             self._jmq.say(f"T:{name}: a message is nothing for MQTT clients: {error}")
 
@@ -155,16 +155,16 @@ def _is_property(name: str) -> bool:
     return name.replace("$", "_").isidentifier() and not name.startswith("JMS")
 
 
-def to_mqtt(message: JmsMessage, topic: str, now_ms: int) -> Message:
+def to_mqtt(packet: Packet, topic: str, now_ms: int) -> Message:
     """Return a message of JMS as one of MQTT.
 
     A `WireError` is raised if it has what no MQTT message can have, or is damaged; a `ValueError`
     if its body is of Java alone.
     """
-    packet = decode(message.packet)
-    kind, body = BODY_KINDS[packet.packet_type], body_value(packet)
+    kind = BODY_KINDS[packet.packet_type]
     if kind not in ("text", "bytes", "message"):
         raise ValueError(f"it is a {kind.capitalize()}Message")
+    body = body_value(packet)
     properties: list[tuple[str, Any]] = []
     if kind == "text":
         properties.append(("payload_format_indicator", 1))
@@ -180,17 +180,21 @@ def to_mqtt(message: JmsMessage, topic: str, now_ms: int) -> Message:
     if packet.correlation_id is not None:
         properties.append(("correlation_data", _data_of(packet.correlation_id)))
     for name, entry in (packet.properties or {}).items():
-        value = entry.value
-        if isinstance(value, bool):
-            properties.append(("user_property", (name, str(value).lower())))
-        elif isinstance(value, str | int | float):
-            properties.append(("user_property", (name, str(value))))
+        if (text := property_text(entry.value)) is not None:
+            properties.append(("user_property", (name, text)))
     payload = body.encode() if isinstance(body, str) else body or b""
     qos = _MOST_QOS if packet.bit_flags & FLAGS["P"] else 0
     made = tuple(Property(*one) for one in properties)
     encode_publish(Publish(topic=topic, properties=made, version_in_force=5))
     expires_at = packet.expiration / 1000 if packet.expiration else None
     return Message(topic, payload, qos, False, made, expires_at)
+
+
+def property_text(value: object) -> str | None:
+    """Return a property of JMS as text; None for one that MQTT has not."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, str | int | float) else None
 
 
 def _text_of(data: bytes) -> str:

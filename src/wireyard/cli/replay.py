@@ -73,10 +73,17 @@ rename_option = click.option(
         "wireyard shadow old.pcapng new",
         "wireyard replay lake --to localhost:1884 --rename 'plant/#=test/#'",
         "wireyard replay old.pcapng --to localhost:1884 --speed max --logins logins.json",
+        "wireyard replay openmq.pcapng --to localhost:1883 --as mqtt",
     ),
 )
 @click.argument("file", type=PATH)
 @click.option("--to", required=True, metavar="BROKER", help=BROKER)
+@click.option(
+    "--as",
+    "protocol",
+    type=click.Choice(["mqtt"]),
+    help="Play the JMQ clients, as clients of this protocol; without it the MQTT ones.",
+)
 @rename_option
 @sending_options
 @decode_as_option
@@ -84,6 +91,7 @@ rename_option = click.option(
 def command(
     file: str,
     to: str,
+    protocol: str | None,
     rename: tuple[str, ...],
     decode_as: tuple[str, ...],
     keylog: tuple[str, ...],
@@ -95,11 +103,21 @@ def command(
     did, and not before the broker has sent what came before. What a client withheld is withheld.
     Packets that cannot be sent, such as those of a client that is refused, are noted, with exit
     status 1.
+
+    With --as mqtt, the JMQ clients do it as clients of MQTT 5.0, for those who leave Open MQ; at
+    the end is a list of what MQTT has no counterpart of.
     """
     from wireyard.replay.renaming import Renaming
 
-    script = read(file, decode_as, keylog, Renaming(rename))
+    if protocol is None:
+        script = read(file, decode_as, keylog, Renaming(rename))
+    else:
+        script = _read_migration(file, decode_as, keylog, Renaming(rename))
     played = send(script, to, **how)
+    if script.lost:
+        exits.say("did not survive:")
+    for what, count in script.lost.most_common():
+        exits.say(f"{count:>9,} {what}")
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
 
 
@@ -114,6 +132,21 @@ def read(file: str, decode_as: Sequence[str], keylog: Sequence[str], renaming: R
             return read_lake_script(tables, file, renaming)
     with closing(open_input(file, decode_as=decode_as, keylog=keylog)) as source:
         script = read_script(source, renaming)
+    for note in script.notes:
+        exits.note(f"{file}: {note}")
+    return script
+
+
+def _read_migration(
+    file: str, decode_as: Sequence[str], keylog: Sequence[str], renaming: Renaming
+) -> Script:
+    """Read what the JMQ clients of a capture or a lake did; note what cannot be replayed."""
+    from wireyard.answers.tables import open_tables
+    from wireyard.replay.migration import read_migration
+
+    with open_tables([file], decode_as=decode_as, keylog=keylog) as tables:
+        script = read_migration(tables, file, renaming)
+        script.notes += tables.notes
     for note in script.notes:
         exits.note(f"{file}: {note}")
     return script

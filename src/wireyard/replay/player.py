@@ -11,7 +11,8 @@ Rules of this file:
    long as they themselves do.
 3. A client that ends its connection lets the broker end it too, for `_SLACK_S` at most: what comes
    next in the recording came after that.
-4. An acknowledgement is sent if the message has come, under the packet identifier that it has.
+4. An acknowledgement is sent if the message has come, under the packet identifier that it has. In a
+   script that `takes_all`, a message that the recording does not show is acknowledged at once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,10 +30,20 @@ from wireyard.broker.foreground import raise_file_limit
 from wireyard.broker.recording import record_into
 from wireyard.client.address import Address, why_unreachable
 from wireyard.formats import get_format
-from wireyard.formats.mqtt.control import ConnAck, Connect, Packet, PubAck, PubComp, PubRec
+from wireyard.formats.mqtt.control import (
+    ConnAck,
+    Connect,
+    Packet,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+)
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.reasons import REASONS
 from wireyard.replay.script import (
+    ACKNOWLEDGED_BY,
     Arrivals,
     Came,
     Deliveries,
@@ -165,6 +176,8 @@ class _Player:
         self._connections: dict[Recorded, _Connection] = {}
         self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
         self._progress = _Progress()
+        self._expected: Set[Key] | None = None
+        """What the broker sends in the script, if all else is acknowledged at once."""
 
     async def play(self, script: Script) -> None:
         """Take all steps."""
@@ -173,6 +186,9 @@ class _Player:
         for number, step in enumerate(script.steps):
             turns[None if self._speed is None else step.connection].append((number, step))
         self._progress.begin(len(script.steps))
+        if script.takes_all:
+            came = (step.what for step in script.steps)
+            self._expected = {what.key for what in came if isinstance(what, Came)}
         async with asyncio.TaskGroup() as group:
             for steps in turns.values():
                 group.create_task(self._take(steps))
@@ -235,6 +251,7 @@ class _Player:
 
     async def _connect(self, recorded: Recorded) -> _Connection:
         connection = _Connection(recorded, self._deliveries[recorded.client], self.say)
+        connection.expected = self._expected
         connection.patience_s = self._patience_s
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
@@ -324,6 +341,8 @@ class _Connection(asyncio.Protocol):
         """Whether nothing more can be sent, and whether the broker ended the connection."""
         self.came: dict[Key, Packet] = {}
         self.patience_s = _PATIENCE_S
+        self.expected: Set[Key] | None = None
+        """That of the player."""
         self._client, self._say = recorded.client, say
         self._deliveries = deliveries
         self._arrivals = Arrivals(recorded.number, deliveries)
@@ -344,12 +363,24 @@ class _Connection(asyncio.Protocol):
             if event.packet is None:
                 self._say(f"{self._client}: the broker sends what is no packet: {event.error}")
                 continue
-            self.came[self._arrivals.add(event.packet)] = event.packet
+            key = self._arrivals.add(event.packet)
+            self.came[key] = event.packet
+            if self.expected is not None and key not in self.expected:
+                self._accept(event.packet)
             if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
                 text = REASONS.get(code, f"return code {code}")
                 self._say(f"{self._client}: the broker refuses the connection: {text}")
                 self.is_over = True
         self._check()
+
+    def _accept(self, packet: Packet) -> None:
+        """Acknowledge a message that the recording does not show."""
+        if not isinstance(packet, Publish | PubRel) or self.is_over:
+            return
+        answer = ACKNOWLEDGED_BY[packet.qos] if isinstance(packet, Publish) else PubComp
+        if answer is not None:
+            number, version = packet.packet_id or 0, packet.version_in_force
+            self.write(encode(answer(packet_id=number, version_in_force=version)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from wireyard.captures.clients import opposite
 from wireyard.captures.directed import CapturedStream
@@ -43,24 +43,24 @@ Key = tuple[object, ...]
 """A packet of a broker: the number of its connection, its type, what it is about, and how many of
 the same there were."""
 _Acknowledgement = PubAck | PubRec | PubComp
-_ACKNOWLEDGED_BY: Final[tuple[type[Packet] | None, ...]] = (None, PubAck, PubRec)
+ACKNOWLEDGED_BY: Final[tuple[type[PubAck | PubRec] | None, ...]] = (None, PubAck, PubRec)
 """By QoS."""
 
 
 _MASKED: Final = b"****"
 """A password that a lake does not have."""
 _SHARED_STREAMS: Final = """
-SELECT stream FROM packets_mqtt GROUP BY stream HAVING count(DISTINCT source) > 1 LIMIT 1
+SELECT stream FROM packets_{format} GROUP BY stream HAVING count(DISTINCT source) > 1 LIMIT 1
 """
 _PACKETS: Final = """
-SELECT * FROM packets_mqtt
+SELECT * FROM packets_{format}
 WHERE status = 'ok' AND captured_ns IS NOT NULL AND frame IS NOT NULL AND stream IS NOT NULL
 ORDER BY captured_ns, frame, stream, "offset"
 """
 _ENDS: Final = """
 SELECT client || '>' || server AS stream, closed_ns, closed_frame,
   ended_by <> 'server' AS by_client, ended_by = 'dropped' AS is_reset
-FROM sessions WHERE protocol = 'mqtt' AND closed_ns IS NOT NULL AND closed_frame IS NOT NULL
+FROM sessions WHERE protocol = '{protocol}' AND closed_ns IS NOT NULL AND closed_frame IS NOT NULL
   AND client IS NOT NULL AND server IS NOT NULL AND ended_by IN ('client', 'dropped', 'server')
 """
 
@@ -88,7 +88,7 @@ class Arrivals:
         key = self._counted(type(packet), *self._about(packet))
         if isinstance(packet, Publish) and packet.packet_id is not None:
             self._deliveries.keys[packet.packet_id] = key
-            if answer := _ACKNOWLEDGED_BY[packet.qos]:
+            if answer := ACKNOWLEDGED_BY[packet.qos]:
                 self._deliveries.ids[answer, key] = packet.packet_id
         elif isinstance(packet, PubRel) and packet.packet_id in self._deliveries.keys:
             message = self._deliveries.keys[packet.packet_id]
@@ -168,6 +168,10 @@ class Script:
     steps: list[Step] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """What cannot be replayed: a line each."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """What has no counterpart in another protocol, by kind."""
+    takes_all: bool = False
+    """Whether clients acknowledge at once what they were not sent in the recording."""
 
     @property
     def clients(self) -> set[str]:
@@ -255,27 +259,47 @@ def read_lake_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> S
 
     A `UsageError` is raised if it has no connection to replay, or several with the same ports.
     """
-    if shared := tables.rows(_SHARED_STREAMS):
-        raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")
     rows = []
-    for row in tables.rows(_PACKETS):
+    for row in lake_rows(tables, name, "mqtt"):
         if row["has_password"]:
             row["password"] = row["password"] or _MASKED
         packet = renaming.packet(packet_of(row))
         rows.append(_Row(row["captured_ns"], row["frame"], row["stream"], packet))
     ends: dict[str, str | None] = {}
-    for row in tables.rows(_ENDS):
-        stream = row["stream"] if row["by_client"] else opposite(row["stream"])
-        ends[stream] = "rst" if row["is_reset"] else "fin"
-        rows.append(_Row(row["closed_ns"], row["closed_frame"], stream, None))
+    for row in ends_of(tables, "mqtt"):
+        ends[row["stream"]] = "rst" if row["is_reset"] else "fin"
+        rows.append(_Row(row["closed_ns"], row["closed_frame"], row["stream"], None))
     return _read(Script(), rows, ends, name)
+
+
+def lake_rows(tables: Tables, name: str, format: str) -> list[dict[str, Any]]:
+    """Return the packets of a format in the order of their capture.
+
+    Raises
+    ------
+    UsageError
+        Several connections have the same ports.
+    """
+    if shared := tables.rows(_SHARED_STREAMS.format(format=format)):
+        raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")
+    return tables.rows(_PACKETS.format(format=format))
+
+
+def ends_of(tables: Tables, protocol: str) -> list[dict[str, Any]]:
+    """Return the ends of connections, each with the stream of the side that ended it."""
+    rows = tables.rows(_ENDS.format(protocol=protocol))
+    for row in rows:
+        row["stream"] = row["stream"] if row["by_client"] else opposite(row["stream"])
+    return rows
 
 
 def _read(script: Script, rows: list[_Row], ends: dict[str, str | None], name: str) -> Script:
     rows.sort(key=lambda row: row[:2])
     _Reading(script, ends).read(rows)
     if not script.steps:
-        raise UsageError(f"{name}: has no MQTT connection with its CONNECT")
+        raise UsageError(
+            f"{name}: has no MQTT connection with its CONNECT; replay --as mqtt plays JMQ ones"
+        )
     return script
 
 
