@@ -118,7 +118,6 @@ def follow_lake(
     LedgerError
         The rows of a stream do not account for its bytes.
     """
-    lake.retention = RETENTION
     settings["skip_missing"] = True
     options = replace(options or InputOptions(), skip_missing=True)  # files come and go
     given = _Settings(options, rotated, most_bytes, settings)
