@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -29,9 +30,11 @@ from wireyard.captures.detection import plain
 from wireyard.captures.inputs import open_captures
 from wireyard.cli import main
 from wireyard.errors import WireError
+from wireyard.formats import get_format
 from wireyard.formats.jmq.packet import Packet, encode
 from wireyard.streams import scan
 from wireyard.streams.blocks import StreamBundle
+from wireyard.streams.plan import make_plan
 
 NARROW = ["stream", "frame", "captured_ns", "src_addr", "dst_port", "packet_type", "qos", "dup",
           "topic", "packet_id", "status", "error", "version_in_force", "remaining_length",
@@ -315,6 +318,14 @@ def test_rows_of_plain_connections_need_no_streams(
         decode_as[0].split(",")[1] if decode_as else format
     ]
     assert not made
+
+
+def test_streams_of_a_byte_are_read_a_limited_number_at_a_time() -> None:
+    """Their rows are in memory together, and each is larger than the byte."""
+    opened: Any = SimpleNamespace(size=1)
+    plan = make_plan(get_format("mqtt"))
+    turns = [len(together) for together, _ in scan.bundles([(opened, plan)] * 200_000)]
+    assert sum(turns) == 200_000 and max(turns) < 1 << 16
 
 
 def test_of_connections_of_the_same_byte_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -348,6 +349,8 @@ def check_runs(number: int) -> None:
             (watching, "SETTLED_S", SETTLED_S),
             (following, "_COMMIT_S", 0.0),
             (following, "_POLL_S", 0.001),
+            (following, "_EXPIRE_S", 0.0),
+            (following, "RETENTION", timedelta(0)),
             (replacing, "_MERGED", rng.choice((2, 3, 16))),
         ):
             patches.enter_context(mock.patch.object(module, constant, value))

@@ -9,12 +9,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
+from unittest import mock
 from uuid import uuid4
 
 import duckdb
@@ -354,11 +355,16 @@ def test_older_commits_expire(tmp_path: Path) -> None:
         second_commit(lake)
         lake.expire(RETENTION)
     assert {"b", "old1", "old2"} <= data_files(tmp_path)
+    long = datetime.now(UTC) + 2 * RETENTION
+    with Lake.open(str(tmp_path)) as lake, mock.patch("wireyard.lake.writer.datetime") as clock:
+        clock.now.return_value = long  # what is not deleted stays listed, however old it is
+        lake.commit(Change())
+    assert {Path(each.file.name).stem for each in lake.record.removed} == {"b", "old1", "old2"}
     with Lake.open(str(tmp_path)) as lake:
         lake.expire(timedelta(0))
         lake.expire(timedelta(0))
     assert data_files(tmp_path) == {*AFTER["grown"], *AFTER["swapped"]}
-    assert [path.name for path in (tmp_path / "_wireyard" / "views").iterdir()] == ["00000002"]
+    assert [path.name for path in (tmp_path / "_wireyard" / "views").iterdir()] == ["00000003"]
     assert folders(tmp_path) == recorded(str(tmp_path)) == AFTER
     with pytest.raises(SourceError, match=r"has no commit 1, or no longer$"):
         read_lake(str(tmp_path), 1)

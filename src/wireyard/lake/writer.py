@@ -29,9 +29,9 @@ Deletion:
   at once on a local disk, where it holds the lock; on a store once nothing was written to
   ``data/<run>`` for a day (`ABANDONED`). A run that sleeps for longer finds its files missing and
   commits nothing.
-- A file that a commit removed from its table is listed as removed in its record and in later ones.
-  It stays for an hour (`RETENTION`), and so do records once there is a newer one, so that readers
-  of an older commit can finish. Then the next run, or `expire`, deletes it.
+- A file that a commit removed from its table is listed as removed in its record and in later ones
+  until it is deleted. It stays for an hour (`RETENTION`), and so do records once there is a newer
+  one, so that readers of an older commit can finish. Then the next run, or `expire`, deletes it.
 
 Limits
 ------
@@ -114,11 +114,11 @@ class Lake(LakeSnapshot, Staging):
     def __init__(self, url: str, known: Commit | None = None, *, damaged: bool = False) -> None:
         super().__init__(url, known=known, damaged=damaged)
         self.run = uuid4().hex
-        self.retention = RETENTION
-        """Time for which files and records stay after a commit has replaced them."""
         self.table_format = self.record.table_format
         self.partition_by = self.record.partition_by
         self._undecided = False
+        self._expired = datetime.min.replace(tzinfo=UTC)
+        """Files that were removed from their tables before this time are deleted."""
 
     @classmethod
     @contextmanager
@@ -246,7 +246,7 @@ class Lake(LakeSnapshot, Staging):
         inputs = {each.source: each for each in before.inputs.values()}
         inputs |= {each.source: each for each in change.inputs}
         now = datetime.now(UTC)
-        removed = [each for each in before.removed if each.removed_at >= now - self.retention]
+        removed = [each for each in before.removed if each.removed_at >= self._expired]
         for table, files in before.tables.items():
             kept = {file.name for file in tables[table]}
             if is_shown(table):
@@ -293,6 +293,7 @@ class Lake(LakeSnapshot, Staging):
         over = [one for one, after in pairwise(times) if times[after] < now - retention]
         with writing(self.url):
             self._delete_removed(now - retention)
+            self._expired = now - retention
             for number in over:
                 self._log.delete(number)
             if self._local:

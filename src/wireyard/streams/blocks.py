@@ -123,6 +123,8 @@ class StreamBundle(ABC):
 
     name: str
     """Name of the source in rows."""
+    rows: Ints
+    """A number for each stream."""
 
     @abstractmethod
     def columns(self, block: Block) -> Mapping[str, Ints]:

@@ -51,6 +51,8 @@ _MOST_IDLE: Final = 4
 _ROWS_TOGETHER: Final = 1 << 16
 """Most rows to begin another block of a call with: rows of acknowledgements take 60 times the
 memory of their packets."""
+_STREAM_BYTES: Final = 64
+"""Part of a window that a stream takes at least: its row is larger than one byte."""
 
 
 def thread_count(format: Format, *, captured: bool) -> int:
@@ -189,6 +191,8 @@ def bundles(
     plan, room = None, 0
     for opened, wanted in streams:
         size = sys.maxsize if opened.size is None else opened.size
+        count = len(opened.rows) if isinstance(opened, StreamBundle) else 1
+        size = max(size, _STREAM_BYTES * count)
         if plan is not None and (wanted is not plan or size > room):
             yield together, plan
             together, room = [], 0

@@ -35,7 +35,7 @@ from wireyard.conform.packets import CASES
 from wireyard.formats import get_format
 from wireyard.formats.mqtt import columns
 from wireyard.formats.mqtt.columns import ColumnDecoder, scan_frames
-from wireyard.formats.mqtt.layout import COLUMNS
+from wireyard.formats.mqtt.layout import COLUMNS, MAX_ENTRIES
 from wireyard.streams import scan
 from wireyard.streams.plan import Condition
 
@@ -291,6 +291,31 @@ def test_the_common_packets_are_not_left_to_the_scalar_reader(version: int) -> N
     decoder = ColumnDecoder(COLUMNS, True, {})
     batch, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1], starts)
     assert list(rejected) == [] and batch.num_rows == len(common)
+
+
+@pytest.mark.parametrize(
+    ("column", "lead", "entry"),
+    [
+        ("properties", b"\x30\0\1t", user("", "")),
+        ("filters", b"\x82\0\1\0", text("a") + b"\0"),
+        ("filters", b"\xa2\0\1\0", text("a")),
+        ("return_codes", b"\x90\0\1\0", b"\0"),
+    ],
+)
+def test_lists_have_a_limit(column: str, lead: bytes, entry: bytes) -> None:
+    for count in (MAX_ENTRIES, MAX_ENTRIES + 1):
+        entries = entry * count
+        body = block(5, entries) if column == "properties" else entries
+        data = np.frombuffer(packet(lead[0], lead[1:] + body), np.uint8)
+        row, error = MQTT.read_row(data.tobytes(), 5)
+        starts, sizes, contexts = scan_frames(data, 0, len(data), len(data), len(data), 5)
+        decoder = ColumnDecoder(COLUMNS, True, {})
+        _, rejected = decoder.decode(data, len(data), starts, sizes, contexts[:-1], starts)
+        assert len(row[column]) == MAX_ENTRIES
+        is_over = count > MAX_ENTRIES
+        assert (error is not None) == is_over
+        assert len(rejected) == (is_over or column == "properties")
+    assert row["verdict"] == "limit_exceeded"
 
 
 def sessions(version: int) -> list[bytes]:

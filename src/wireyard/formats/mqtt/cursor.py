@@ -6,12 +6,13 @@ does not fit ends the reading. The fields that were read can be recorded for dis
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import NamedTuple
 
 from wireyard import java
-from wireyard.errors import DecodeError, Malformed, Truncated
+from wireyard.errors import DecodeError, LimitExceeded, Malformed, Truncated
 from wireyard.formats.base import View
-from wireyard.formats.mqtt.layout import MSB_FIRST, VERSION_BITS
+from wireyard.formats.mqtt.layout import MAX_ENTRIES, MSB_FIRST, VERSION_BITS
 from wireyard.formats.mqtt.rules import RULES
 
 MAX_FAULTS = 100
@@ -89,6 +90,20 @@ class Cursor:
         if self.left:
             problem = f"is followed by {self.left} bytes that belong to no field"
             self.fault("trailing_bytes", "packet", self.at, problem)
+
+    def more(self, entries: Sized, field: str) -> bool:
+        """Return whether a list goes on, of which some entries are read.
+
+        Raises
+        ------
+        LimitExceeded
+            It goes on behind `MAX_ENTRIES`.
+        """
+        if self.left and len(entries) >= MAX_ENTRIES:
+            spec = RULES["remaining_length"].spec(self.version)
+            problem = f"is behind {MAX_ENTRIES} others, the most that are read"
+            raise LimitExceeded("mqtt", field, self.at, problem, spec)
+        return self.left > 0
 
     # --- fields ---------------------------------------------------------------------------
 

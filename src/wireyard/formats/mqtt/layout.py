@@ -30,6 +30,7 @@ __all__ = [
     "DERIVED",
     "DISCONNECT",
     "FIXED_FLAGS",
+    "MAX_ENTRIES",
     "MAX_PACKET_BYTES",
     "MAX_REMAINING_LENGTH",
     "MSB_FIRST",
@@ -58,6 +59,9 @@ __all__ = [
 MAX_REMAINING_LENGTH: Final = 268_435_455
 MAX_PACKET_BYTES: Final = MAX_REMAINING_LENGTH + 5
 """The largest possible packet; brokers accept it by default, so the limit is no smaller."""
+MAX_ENTRIES: Final = 65_536
+"""Most properties, topic filters or return codes of a packet: any more are an error, because each
+takes many times its bytes in memory."""
 
 # --- versions -------------------------------------------------------------------------------
 

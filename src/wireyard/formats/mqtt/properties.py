@@ -51,7 +51,7 @@ def read_properties(cursor: Cursor, packet_type: int, into: list[Property]) -> N
     stop, cursor.stop = cursor.stop, cursor.at + size
     seen: set[int] = set()
     try:
-        while cursor.left:
+        while cursor.more(into, "property"):
             _read_property(cursor, packet_type, seen, into)
     except DecodeError as error:
         cursor.note(error)

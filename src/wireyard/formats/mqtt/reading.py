@@ -176,7 +176,7 @@ def _read_subscribe(cursor: Cursor, values: Values) -> None:
     filters = _begin_list(cursor, values, SUBSCRIBE)
     if not cursor.left:
         cursor.fault("subscribe_empty", "payload", cursor.at, "has no topic filter")
-    while cursor.left:
+    while cursor.more(filters, "topic filter"):
         start = cursor.at
         text = cursor.text("topic filter")
         options_at = cursor.at
@@ -204,7 +204,7 @@ def _read_unsubscribe(cursor: Cursor, values: Values) -> None:
     filters = _begin_list(cursor, values, UNSUBSCRIBE)
     if not cursor.left:
         cursor.fault("unsubscribe_empty", "payload", cursor.at, "has no topic filter")
-    while cursor.left:
+    while cursor.more(filters, "topic filter"):
         start = cursor.at
         text = cursor.text("topic filter")
         filters.append(Filter(text))
@@ -267,7 +267,7 @@ def _code_list(packet_type: int) -> Callable[[Cursor, Values], None]:
         allowed = REASON_CODES[packet_type] if newest else _SUBACK_CODES
         codes: list[int] = []
         values["return_codes"] = codes
-        while cursor.left:
+        while cursor.more(codes, "return code"):
             start = cursor.at
             codes.append(cursor.byte("return code"))
             if codes[-1] not in allowed:

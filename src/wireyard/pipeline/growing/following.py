@@ -106,7 +106,6 @@ def follow_lake(
     if the lake cannot be written; a `LedgerError` if the rows of a stream do not account for its
     bytes.
     """
-    lake.retention = RETENTION
     settings["skip_missing"] = True
     options = replace(options or InputOptions(), skip_missing=True)  # files come and go
     given = _Settings(options, rotated, most_bytes, settings)

@@ -18,6 +18,7 @@ from wireyard.formats.mqtt.layout import (
     CONNACK,
     CONNECT,
     DISCONNECT,
+    MAX_ENTRIES,
     PUBACK,
     PUBCOMP,
     PUBREC,
@@ -250,9 +251,11 @@ def check_filters(data: Bytes, at: int, stop: int, version: int, with_options: b
     at = skip_properties(data, properties_at, stop, version)
     if at == 0 or at == stop:
         return 0
+    count = 0
     while at < stop:
         at = check_filter(data, at, stop)
-        if at == 0:
+        count += 1
+        if at == 0 or count > MAX_ENTRIES:
             return 0
         if with_options:
             if at == stop or not valid_options(load_u8(data, at), version):
@@ -268,7 +271,7 @@ def check_codes(data: Bytes, at: int, stop: int, version: int, codes: tuple[int,
         return 0
     properties_at = at + 2
     at = skip_properties(data, properties_at, stop, version)
-    if at == 0:
+    if at == 0 or stop - at > MAX_ENTRIES:
         return 0
     for place in range(at, stop):
         if not is_listed(load_u8(data, place), codes):
