@@ -161,7 +161,7 @@ def order_by_acknowledgments(
 
 
 def close_behind_bytes(
-    sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content, late: Iterable[int] = ()
+    sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content, twice: Iterable[int] = ()
 ) -> int:
     """Move the times of packets that close a side behind the bytes before them: rule 4.
 
@@ -169,6 +169,8 @@ def close_behind_bytes(
     ----------
     sides, ends, bounds, runs
         The rows of `Side`, where their streams end, and the bytes of these.
+    twice
+        Sides of connections that two clocks captured: the bytes of both that came last count.
 
     Returns
     -------
@@ -181,7 +183,7 @@ def close_behind_bytes(
     beyond = (numbers - sides[closed ^ 1, Side.BASE] - ends[closed ^ 1]) % _SEQUENCE_NUMBERS
     reaches_all = (numbers != NONE) & (beyond <= 1)  # a FIN has a number too
     last = np.where(bounds[1:] > bounds[:-1], bounds[1:] - 1, NONE)
-    for side in {each for one in late for each in (one, one ^ 1) if last[each] != NONE}:
+    for side in {each for one in twice for each in (one, one ^ 1) if last[each] != NONE}:
         times_ns = content.times_of(runs.records[bounds[side] : bounds[side + 1]])
         last[side] = bounds[side] + int(times_ns.argmax())
     for before, applies in ((closed, np.ones_like(reaches_all)), (closed ^ 1, reaches_all)):
