@@ -284,6 +284,7 @@ TRANSLATED = {
     "client": (("192.168.1.1", SERVER), (40000, 1883)),
     "client and its port": (("192.168.1.1", SERVER), (61234, 1883)),
     "both": (("172.17.0.1", "172.17.0.2"), (40000, 1883)),
+    "both and their ports": (("172.17.0.1", "172.17.0.2"), (61234, 31883)),
     "turned": (("10.0.0.1", "9.0.0.2"), (40000, 1883)),
 }
 
@@ -308,7 +309,7 @@ def test_a_connection_before_and_behind_a_translator_counts_once(
         {"ends": (CLIENT, "172.17.0.2"), "numbers": (1001, 5000)},
         {"ends": (CLIENT, "172.17.0.2"), "answered": (b"answer", b"?")},
         {"ports": (40001, 1883)},
-        {"ends": ("10.0.0.7", "172.17.0.2"), "ports": (40001, 1883)},
+        {"ends": (CLIENT, "172.17.0.2"), "ports": (40001, 1883)},
     ],
 )
 def test_connections_of_other_endpoints_are_apart(other: dict[str, object]) -> None:

@@ -261,6 +261,11 @@ def test_the_first_acknowledgment_shows_where_the_answering_stream_begins() -> N
     assert asked.begun and answered.begun and shown(answered) == "answer"
     *_, answered = read(*opening, client(0, b"ask"), server(2, b"swer"), server(0, b"an")).streams
     assert answered.begun and shown(answered) == "answer"
+    # All of its bytes are missing: a later segment without any, and what was acknowledged, show it.
+    lacking = [client(0, b"ask"), client(3, acknowledged=6), server(6, acknowledged=3)]
+    for segments in (lacking, [lacking[2], *lacking[:2]]):
+        *_, answered = read(*opening, *segments).streams
+        assert answered.begun and shown(answered) == "______"
     *_, answered = read(*opening, server(2, b"swer")).streams
     assert answered.begun and shown(answered) == "__swer"
     # The acknowledgment of a client whose SYN was not captured may be any of its.

@@ -242,6 +242,8 @@ class Expected:
     first: int = 0
     """Position at which it has begun."""
     seen: bool = False
+    at: int | None = None
+    """Position of its first segment."""
     finished: bool = False
     acknowledged: int | None = None
     """Position that the other side acknowledged last."""
@@ -252,9 +254,10 @@ class Expected:
 
     def close(self, other: Expected) -> None:
         """Move the begin and the end to where the other side's acknowledgments show them."""
-        first = self.first_acknowledged
-        if first is not None and not self.begun and self.low is not None and self.low >= first:
+        first, low = self.first_acknowledged, self.at if self.low is None else self.low
+        if first is not None and not self.begun and low is not None and low >= first:
             self.begun, self.first = True, first
+            self.end = low if self.end is None else self.end
         end = 0 if self.end is None else self.end
         if self.finished or not self.seen or not (self.begun or self.low is not None):
             return
@@ -298,6 +301,7 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
             other.first_acknowledged = segment.acknowledged
         if segment.connection in connections:
             stream.seen = True
+            stream.at = segment.position if stream.at is None else stream.at
             if segment.acknowledged is not None:
                 other.acknowledged = segment.acknowledged
         _take(stream, segment, frame, newest)

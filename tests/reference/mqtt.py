@@ -1935,7 +1935,7 @@ class Deliveries:
         if not self.has_older:
             if _are_early(rest, expected):
                 rest = self._pair_early(expected, attempts)
-            if expected and not expected[0].attempts:
+            if len(expected) == len(attempts) == 1 and not expected[0].attempts:
                 first, start = expected[0], expected[0].message.start
                 first.is_unsure = any(_is_early(start, one.at, _APART_NS) for one in rest)
                 self.open += [first.message] * first.is_unsure

@@ -155,10 +155,7 @@ class CaptureBuilder:
     def take(self, headers: Headers, delays: Ints, latest_ns: int, last_ns: Ints) -> None:
         """Add some packets of the next extent, whose headers were read already: `Clock.follow`.
 
-        Parameters
-        ----------
-        last_ns
-            The times of the last frames of the extent, as of its own clock.
+        `last_ns` are the times of the last frames of the extent, as of its own clock.
         """
         self.clock.see(last_ns)
         has_bytes = headers.units[Unit.CAPTURED] > 0
@@ -265,10 +262,8 @@ class CaptureBuilder:
 def _moved(span: FrameSpan, records: Ints, clock_ns: Ints, times_ns: Ints) -> FrameSpan:
     """Return the frames of a file with the time of the last by the clock of repaired times.
 
-    Parameters
-    ----------
-    records, clock_ns, times_ns
-        Numbers of packets in their order, their times as captured, and their repaired times.
+    `records` are the numbers of packets in their order, `clock_ns` their times as captured, and
+    `times_ns` their repaired times.
     """
     last = int(np.searchsorted(records, span.first_frame - 1 + span.frames)) - 1
     if span.last_ns is None or last < 0:

@@ -81,10 +81,7 @@ _COUNTED: Final = {
 def read_migration(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Script:
     """Read what the JMQ clients of a recording did, for a broker of MQTT.
 
-    Raises
-    ------
-    UsageError
-        It has no connection to replay, or several with the same ports.
+    `UsageError` is raised if it has no connection to replay, or several with the same ports.
     """
     rows = [
         _Row(row["captured_ns"], row["frame"], row["stream"], packet_of(row))

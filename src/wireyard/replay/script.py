@@ -275,10 +275,7 @@ def read_lake_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> S
 def lake_rows(tables: Tables, name: str, format: str) -> list[dict[str, Any]]:
     """Return the packets of a format in the order of their capture.
 
-    Raises
-    ------
-    UsageError
-        Several connections have the same ports.
+    `UsageError` is raised if several connections have the same ports.
     """
     if shared := tables.rows(_SHARED_STREAMS.format(format=format)):
         raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")

@@ -15,8 +15,7 @@ Rules of this file:
    are captures of several taps that were merged, which may lack different packets.
 4. A connection of other endpoints is that one captured again, before and behind an address
    translator, if the numbers of both directions are the same, no byte that both have differs, and
-   both last as long. One endpoint is the same, and the other one has another address, or both have
-   the same ports: nothing else is translated.
+   both last as long. A port differs only where its address does.
 5. Bytes come from the segment captured first, as of all copies.
 """
 
@@ -317,15 +316,13 @@ class Finder:
         return (ours[Side.BASE] + ours[at] - theirs[Side.BASE] - theirs[at]) & _NUMBERS != 0
 
     def _is_translated(self, number: int, earlier: int, *, turned: bool) -> bool:
-        """Return whether only addresses, and the port of a translated one, differ."""
+        """Return whether only addresses, and the ports of translated ones, differ."""
         conversations = self._compared.conversations
         ends = self._flows.endpoints(conversations[earlier])
         others = self._flows.endpoints(conversations[number])[:: -1 if turned else 1]
-        same = [one == other for one, other in zip(ends, others, strict=True)]
-        if any(same):
-            at = same.index(False)
-            return ends[at].address != others[at].address
-        return [one.port for one in ends] == [other.port for other in others]
+        translated = [one.address != other.address for one, other in zip(ends, others, strict=True)]
+        same_ports = [one.port == other.port for one, other in zip(ends, others, strict=True)]
+        return all(one or port for one, port in zip(translated, same_ports, strict=True))
 
     def _side(self, number: int) -> Sequence[int]:
         return self._compared.sides[number]

@@ -110,9 +110,8 @@ class Reassembly:
             numbers_of = self._acknowledgments(len(sides))
             settled = sides, begins, bounds, runs, numbers_of, content
             self.moved_ns = order_by_acknowledgments(self._late, *settled)
-        closing_ns = close_behind_bytes(
-            sides, stream_ends(sides), bounds, runs, content, self._late
-        )
+        ends, twice = stream_ends(sides), _captured_twice(self._copies)
+        closing_ns = close_behind_bytes(sides, ends, bounds, runs, content, twice)
         self.moved_ns = max(self.moved_ns, closing_ns)
         if self.captured_bytes[Verdict.TAKEN] != runs.lengths.sum():
             self._conflicts = find_conflicts(self._kept, begins, bounds, runs, content.places)
@@ -157,8 +156,7 @@ class Reassembly:
         self._kept["positions"][:] += shifts[sides]
         sides[:] = targets[sides]
         # Bytes of one of two clocks may be behind acknowledgments of the other.
-        twice = (2 * copy.of for copy in copies if copy.common_bytes)
-        self._late = {*targets[[*self._late]].tolist(), *twice}
+        self._late = {*targets[[*self._late]].tolist(), *_captured_twice(copies)}
 
     def _acknowledgments(self, side_count: int) -> Callable[[int, Ints], Ints]:
         """Return a function that returns the acknowledgment numbers of packets of a side."""
@@ -174,6 +172,11 @@ class Reassembly:
             return numbers
 
         return numbers_of
+
+
+def _captured_twice(copies: Sequence[Copy]) -> list[int]:
+    """Return the first sides of the connections whose bytes were captured by two clocks."""
+    return [2 * copy.of for copy in copies if copy.common_bytes]
 
 
 def connections_of(connections: Grid, sides: Grid, run_bounds: Ints, runs: Runs) -> Connections:
@@ -207,9 +210,11 @@ def stream_ends(sides: Grid) -> Ints:
     `AFTERMATH`, because then it is of another connection, or damaged.
     """
     states, ends = sides[:, Side.STATE], sides[:, Side.END]
+    ends = np.where(ends == NOWHERE, sides[:, Side.LOW], ends)
     others = np.arange(len(sides)) ^ 1
     acknowledged = sides[others, Side.ACKNOWLEDGED]
-    shows = (states & State.SEEN != 0) & (states & (State.BEGUN | State.DATA) != 0)
+    shows = (known_begins(sides) != NOWHERE) | (states & State.DATA != 0)
+    shows &= states & State.SEEN != 0
     shows &= (states & State.FIN == 0) & (sides[:, Side.SPARE] == NONE) & (acknowledged != NONE)
     missing = (acknowledged - sides[:, Side.BASE] - ends) % _SEQUENCE_NUMBERS
     shows &= (missing > 0) & (missing <= AFTERMATH)
@@ -229,12 +234,12 @@ def known_begins(sides: Grid) -> Ints:
 
     A SYN shows it, or an acknowledgment of one. If the answer to a SYN was not captured, the first
     acknowledgment from the side that opened the connection counts for it, unless bytes before it
-    were captured.
+    were captured. All bytes behind it may be missing.
     """
     states = sides[:, Side.STATE]
     first = sides[np.arange(len(sides)) ^ 1, Side.OPENING_ACKNOWLEDGED]
     ahead = (sides[:, Side.BASE] + sides[:, Side.LOW] - first) % _SEQUENCE_NUMBERS
-    shown = (states & State.DATA != 0) & (first != NONE) & (ahead <= LATE)
+    shown = (states & (State.SEEN | State.DATA) != 0) & (first != NONE) & (ahead <= LATE)
     acknowledged = np.where(shown, sides[:, Side.LOW] - ahead, NOWHERE)
     return np.where(states & State.BEGUN != 0, sides[:, Side.BEGIN], acknowledged)
 

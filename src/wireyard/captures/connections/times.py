@@ -169,12 +169,13 @@ def order_by_acknowledgments(
 
 
 def close_behind_bytes(
-    sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content, late: Iterable[int] = ()
+    sides: Grid, ends: Ints, bounds: Ints, runs: Runs, content: Content, twice: Iterable[int] = ()
 ) -> int:
     """Move the times of packets that close a side behind the bytes before them: rule 4.
 
     `sides` are the rows of `Side`; their streams end at `ends`, and `bounds` and `runs` have the
-    bytes of these. Return the largest change of a time, in nanoseconds.
+    bytes of these. `twice` are sides of connections that two clocks captured: of them, the bytes of
+    both that came last count. Return the largest change of a time, in nanoseconds.
     """
     closed = np.flatnonzero(sides[:, Side.CLOSING_RECORD] != NONE)
     records, moved_ns = sides[closed, Side.CLOSING_RECORD], 0
@@ -182,7 +183,7 @@ def close_behind_bytes(
     beyond = (numbers - sides[closed ^ 1, Side.BASE] - ends[closed ^ 1]) % _SEQUENCE_NUMBERS
     reaches_all = (numbers != NONE) & (beyond <= 1)  # a FIN has a number too
     last = np.where(bounds[1:] > bounds[:-1], bounds[1:] - 1, NONE)
-    for side in {each for one in late for each in (one, one ^ 1) if last[each] != NONE}:
+    for side in {each for one in twice for each in (one, one ^ 1) if last[each] != NONE}:
         times_ns = content.times_of(runs.records[bounds[side] : bounds[side + 1]])
         last[side] = bounds[side] + int(times_ns.argmax())
     for before, applies in ((closed, np.ones_like(reaches_all)), (closed ^ 1, reaches_all)):

@@ -17,10 +17,18 @@ from wireyard.captures.connections.table import ENDINGS, Connections
 from wireyard.captures.connections.tcp import (
     Placer,
     connections_of,
+    known_begins,
     stream_begins,
     stream_ends,
 )
-from wireyard.captures.connections.tcp_kernels import NONE, Connection, Side, State, distance
+from wireyard.captures.connections.tcp_kernels import (
+    NONE,
+    NOWHERE,
+    Connection,
+    Side,
+    State,
+    distance,
+)
 from wireyard.captures.connections.times import close_behind_bytes
 from wireyard.captures.detection.assignment import Assigned
 from wireyard.captures.files.places import Places
@@ -399,8 +407,7 @@ class LiveConnections:
         if live.protocol == "udp":
             return replace(stream, size=live.floor or 0)
         number = 2 * connection.number + (live is connection.sides[1])
-        has_end = self.placer.sides[number, Side.STATE] & (State.BEGUN | State.DATA) != 0
-        if not has_end or live.begin is None:
+        if live.begin is None:
             return stream
         return replace(stream, size=max(stream.size, self._end(number) - live.begin))
 
@@ -449,8 +456,9 @@ class LiveConnections:
     def open_all_lost(self, over: Bools) -> None:
         """Open the connections among `over` whose bytes are all missing, to report the gaps."""
         sides = self.placer.sides
-        begun = sides[:, Side.STATE] & State.BEGUN != 0
-        lost = (begun & (stream_ends(sides) > sides[:, Side.BEGIN])).reshape(-1, 2).any(axis=1)
+        begins = known_begins(sides)
+        lost = (begins != NOWHERE) & (stream_ends(sides) > begins)
+        lost = lost.reshape(-1, 2).any(axis=1)
         for number in np.flatnonzero(over & lost & (self.holdings == Holding.NONE)).tolist():
             self.get_or_open(number)
 

@@ -41,10 +41,7 @@ Event = Message | Request | MapperRequest | Refused | Ended
 class JmqEndpoint(Channel[Event]):
     """One side of one connection.
 
-    Parameters
-    ----------
-    stamp
-        Returns timestamp, address, port and sequence for a packet of this side.
+    `stamp` returns timestamp, address, port and sequence for a packet of this side.
     """
 
     _FORMAT = "jmq"

@@ -325,7 +325,8 @@ _TABLE: Final = (
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"
-     " protocol. One up to two seconds before a message may be of it, by another clock."),
+     " protocol. One up to two seconds before a message may be of it, by another clock, if both"
+     " are the only ones of their payload."),
     ("C-30", "", "",
      "A second CONNECT is one also where the answer to the first was not captured."),
     ("C-31", "", "",

@@ -150,7 +150,8 @@ def _assign_keyed(
     has_left = left[runs[:, 3]] > left[runs[:, 2]]
     for first, last, start, stop in runs[has_left & ~has_older].tolist():
         _assign_early(g, order[first:last], by_time[start:stop])
-        _leave_open(g, int(order[first]), by_time[start:stop])
+        if last - first == stop - start == 1:
+            _leave_open(g, int(order[first]), int(by_time[start]))
 
 
 def _assign_runs(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
@@ -187,15 +188,15 @@ def _assign_early(g: DeliveryGrids, entries: Ints, attempts: Ints) -> None:
     g.is_early[found] = g.attempts[found, Delivered.AT] < start
 
 
-def _leave_open(g: DeliveryGrids, entry: int, attempts: Ints) -> None:
-    """Mark the first message of one key as unsure if an attempt before it may be of it.
+def _leave_open(g: DeliveryGrids, entry: int, attempt: int) -> None:
+    """Mark the only message of a key as unsure if the only attempt, before it, may be of it.
 
-    Taps whose clocks differ were merged, and one of them has not captured all packets.
+    So it is where taps whose clocks differ were merged. Of a payload that comes again, an attempt
+    that is left over is of a publisher that was not captured.
     """
-    sent_ns = int(g.sent_ns[g.expected[entry, Expected.MESSAGE]])
-    left_ns = g.at_ns[attempts[g.assigned[attempts] == NONE]]
-    is_near = (left_ns != NO_TIME) & (left_ns < sent_ns) & (left_ns >= sent_ns - _APART_NS)
-    if is_near.any() and not g.expected[entry, Expected.DELIVERED]:
+    left_ns = g.at_ns[attempt]
+    before_ns = g.sent_ns[g.expected[entry, Expected.MESSAGE]] - left_ns
+    if g.assigned[attempt] == NONE and left_ns != NO_TIME and 0 < before_ns <= _APART_NS:
         g.expected[entry, Expected.IS_UNSURE] = 1
 
 
