@@ -93,7 +93,8 @@ FILES: Final = pa.schema(
 """The table ``files``, with a row for each file. Frames are numbered over all files of a rotated
 capture, so frame `f` of the source is frame ``f - first_frame + 1`` of its file; files that are not
 captures have no frames. `last_ns` is the time of the last frame: until then the file shows what
-happened, whatever that frame brings. `sha256` is null for files that are remote or still grow."""
+happened, whatever that frame brings; null where connections were captured again, by taps that may
+have other clocks. `sha256` is null for files that are remote or still grow."""
 
 
 def describe_beginning(stream: Stream | LiveStream) -> dict[str, Any]:

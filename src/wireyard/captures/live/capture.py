@@ -128,8 +128,8 @@ class LiveCapture:
 
     @property
     def last_ns(self) -> int | None:
-        """Time of the last record so far, as of `Clock`."""
-        return self._clock.now_ns
+        """Time of the last record so far, as of `Clock`; None after copies, which have another."""
+        return None if self._repairs.copies else self._clock.now_ns
 
     @property
     def tally(self) -> Tally:

@@ -308,7 +308,8 @@ _TABLE: Final = (
     ("C-23", "", "",
      "Nothing is concluded of a client that came or left between a message and its acceptance."),
     ("C-24", "", "",
-     "A capture ends with its last frame, whatever that brings."),
+     "A capture ends with its last frame, whatever that brings; with its last packet where"
+     " connections were captured again, for the last frame may be by another clock."),
     ("C-25", "", "",
      "A direction that was not captured is a gap from its beginning to its end."),
     ("C-26", "", "",
