@@ -522,7 +522,7 @@ class Connection:
         counts = {
             "in_flight_sent": len(
                 {
-                    message_of(request["row"])
+                    id(request)  # which may wait with several ids
                     for (by_client, _), request in self.waiting.items()
                     if by_client and request["reply"] is None and is_message(request["row"])
                 }
