@@ -2321,7 +2321,9 @@ class Server:
 
     def __init__(self, facts: Facts, key: tuple[str, str]) -> None:
         self.facts, self.key = facts, key
-        self.last, self.is_older = facts.last[key], key in facts.older
+        last, self.is_older = facts.last[key], key in facts.older
+        end_ns = facts.ends_ns[key[0]]  # C-24
+        self.last = last._replace(reached_ns=max(last.reached_ns, end_ns))
         self.subscriptions = [one for one in facts.subscriptions if one.client[:2] == key]
         self.attempts = [one for one in facts.attempts if one.client[:2] == key]
         # M-58

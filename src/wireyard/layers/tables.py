@@ -15,7 +15,6 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -352,7 +351,6 @@ TABLES: Final[Mapping[str, tuple[Column, ...]]] = MappingProxyType(
 """The columns of the tables that protocols share, by the table's name."""
 
 
-@cache
 def all_tables() -> Mapping[str, tuple[Column, ...]]:
     """Return the columns of every table: those that protocols share, and those of one alone."""
     from wireyard.layers.facts import registered
