@@ -44,6 +44,7 @@ import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.logging.Level;
 import java.util.logging.Logger;
 import javax.transaction.xa.XAException;
@@ -140,6 +141,22 @@ public final class Cases {
             texts.add(text((Message) message));
         }
         return texts;
+    }
+
+    /** A listener of asynchronous sending that tells what it hears: the kind of a problem, too. */
+    private static CompletionListener hearing(
+            BlockingQueue<String> heard, Function<Message, String> shown) {
+        return new CompletionListener() {
+            @Override
+            public void onCompletion(Message message) {
+                heard.add(shown.apply(message));
+            }
+
+            @Override
+            public void onException(Message message, Exception problem) {
+                heard.add(problem.getClass().getSimpleName());
+            }
+        };
     }
 
     private static String failure(Case attempt) {
@@ -1709,35 +1726,15 @@ public final class Cases {
             gone.delete();
             BlockingQueue<String> heard = new LinkedBlockingQueue<>();
             String called = done(() -> producer.send(session.createTextMessage("a"),
-                    new CompletionListener() {
-                        @Override
-                        public void onCompletion(Message message) {
-                            heard.add("completed");
-                        }
-
-                        @Override
-                        public void onException(Message message, Exception problem) {
-                            heard.add(problem.getClass().getSimpleName());
-                        }
-                    }));
+                    hearing(heard, message -> "completed")));
             return called + " " + heard.poll(LONG, TimeUnit.MILLISECONDS);
         });
         CASES.put("asynchronous in a transaction", () -> {
             Session session = session(Session.SESSION_TRANSACTED);
             MessageConsumer consumer = session.createConsumer(queue(session));
             BlockingQueue<String> heard = new LinkedBlockingQueue<>();
-            CompletionListener listener = new CompletionListener() {
-                @Override
-                public void onCompletion(Message message) {
-                    heard.add("completed");
-                }
-
-                @Override
-                public void onException(Message message, Exception problem) {
-                    heard.add(problem.getClass().getSimpleName());
-                }
-            };
-            session.createProducer(queue(session)).send(session.createTextMessage("a"), listener);
+            session.createProducer(queue(session)).send(session.createTextMessage("a"),
+                    hearing(heard, message -> "completed"));
             session.commit();
             return heard.poll(LONG, TimeUnit.MILLISECONDS) + " " + all(consumer, 1);
         });
@@ -1870,17 +1867,9 @@ public final class Cases {
         CASES.put("context, asynchronous", () -> {
             JMSContext context = context(JMSContext.AUTO_ACKNOWLEDGE);
             BlockingQueue<String> heard = new LinkedBlockingQueue<>();
-            context.createProducer().setAsync(new CompletionListener() {
-                @Override
-                public void onCompletion(Message message) {
-                    heard.add(failure(() -> text(message)));
-                }
-
-                @Override
-                public void onException(Message message, Exception problem) {
-                    heard.add(problem.getClass().getSimpleName());
-                }
-            }).send(context.createQueue(name), "a");
+            context.createProducer()
+                    .setAsync(hearing(heard, message -> failure(() -> text(message))))
+                    .send(context.createQueue(name), "a");
             JMSConsumer consumer = context.createConsumer(context.createQueue(name));
             return heard.poll(LONG, TimeUnit.MILLISECONDS) + " "
                     + consumer.receiveBody(String.class, LONG);

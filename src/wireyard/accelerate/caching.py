@@ -26,9 +26,8 @@ from typing import Any, Final, Protocol
 
 import llvmlite.binding as llvm
 
-from wireyard.accelerate.folders import private_folder, writable
+from wireyard.accelerate.folders import PACKAGE, private_folder, writable
 
-PACKAGE: Final = __name__.partition(".")[0]
 ENTRY: Final = "entry"
 """The function of an object file."""
 _ENDING: Final = ".kernel"

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from wireyard.accelerate.caching import (
-    PACKAGE,
     cache_folder,
     find_code,
     is_kept,
@@ -36,6 +35,7 @@ from wireyard.accelerate.caching import (
     ship_code,
 )
 from wireyard.accelerate.declare import KERNELS, Kernel
+from wireyard.accelerate.folders import PACKAGE
 
 _DECLARATION: Final = re.compile(rb"^@kernel\(", re.MULTILINE)
 _NOTICE_AFTER_S: Final = 0.3

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-_PACKAGE: Final = __name__.partition(".")[0]
+PACKAGE: Final = __name__.partition(".")[0]
 
 
 def private_folder(name: str) -> Path | None:
@@ -19,7 +19,7 @@ def private_folder(name: str) -> Path | None:
     owner = os.getuid() if hasattr(os, "getuid") else None
     user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     for base in (Path(user_cache), Path(tempfile.gettempdir())):
-        private = base / f"{_PACKAGE}-{owner}"
+        private = base / f"{PACKAGE}-{owner}"
         # A user unknown to the system has no home, and "~" is left as it is.
         if base.is_absolute() and writable(private) and _is_private(private, owner):
             return writable(private / name)

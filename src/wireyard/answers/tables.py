@@ -277,8 +277,8 @@ class Tables:
         listed = ", ".join(f"'{path.replace(chr(39), chr(39) * 2)}'" for path in files)
         rows = f"FROM read_parquet([{listed}], union_by_name = true)"
         if lacking := _lacking(name, self.connection.sql(rows).columns):
-            self.connection.register(f"_{name}", pa.schema(lacking).empty_table())
-            rows += f' UNION ALL BY NAME FROM "_{name}"'
+            nulls = (f"NULL::{_sql_type(one.type)} AS {identifier(one.name)}" for one in lacking)
+            rows = f"SELECT *, {', '.join(nulls)} {rows}"
         self.connection.execute(
             f"CREATE TEMP {'TABLE' if is_small else 'VIEW'} {identifier(name)} AS {rows}"
         )

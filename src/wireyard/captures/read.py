@@ -195,7 +195,7 @@ class CaptureBuilder:
                 spans = [_moved(span, records, clock_ns, times_ns) for span in spans]
         tcp = self._tcp.connections(self._flows, content, newest=newest)
         udp = self._udp.connections(self._flows)
-        if self._tcp.copied(self._flows):  # the last frame may be by another clock
+        if self._tcp.has_copies:  # the last frame may be by another clock
             spans = [span._replace(last_ns=None) for span in spans]
         table = StreamTable((tcp, udp), self._flows, content)
         guides: list[Stream] = []

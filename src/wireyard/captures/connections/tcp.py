@@ -122,6 +122,11 @@ class Reassembly:
         run_bounds = np.append(bounds[:-1][np.repeat(ours, 2)], bounds[-1])
         return connections_of(connections, sides, run_bounds, runs)
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether connections were captured again; known after `connections`."""
+        return bool(_captured_twice(self._copies))
+
     def copied(self, flows: FlowTable) -> list[tuple[int, Placed]]:
         """Return the conversations and the names of connections that were captured again.
 
