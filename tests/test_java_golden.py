@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from wireyard import java
+from wireyard.java.serial import Reader
 
 GOLDEN: dict[str, tuple[str, Any]] = {
     '"café € \\0 😀"': (
@@ -281,10 +282,16 @@ def stream(name: str) -> bytes:
     return bytes.fromhex(GOLDEN[name][0])
 
 
+def first_object(data: bytes | memoryview) -> tuple[Any, int]:
+    """Return the first object of a stream, and the offset behind it."""
+    reader = Reader(data)
+    return reader.top(), reader.at
+
+
 def check_value(data: bytes, expected: Any) -> None:
     """Check the value, and that bytes behind the object are left alone."""
     for slack in (b"", bytes(300)):
-        value, end = java.read_object(memoryview(data + slack))
+        value, end = first_object(memoryview(data + slack))
         assert java.plain(value) == expected
         assert type(java.plain(value)) is type(expected)
         assert end == len(data)
@@ -294,7 +301,7 @@ def check_prefixes(data: bytes) -> None:
     """Check that every shorter stream is found to be one, within itself."""
     for size in range(len(data)):
         with pytest.raises(java.JavaError) as caught:
-            java.read_object(data[:size])
+            first_object(data[:size])
         assert caught.value.code == "truncated"
         assert caught.value.offset <= size
 
@@ -328,7 +335,7 @@ def test_every_shorter_prefix_is_truncated(name: str) -> None:
     ],
 )
 def test_type_of_a_scalar(name: str, expected: tuple[str, Any]) -> None:
-    value, _ = java.read_object(stream(name))
+    value, _ = first_object(stream(name))
     assert isinstance(value, java.JavaValue)
     assert value == expected
 
@@ -343,15 +350,15 @@ def test_type_of_a_scalar(name: str, expected: tuple[str, Any]) -> None:
     ],
 )
 def test_class_and_kind_of_a_collection(name: str, class_name: str, kind: str) -> None:
-    value, _ = java.read_object(stream(name))
+    value, _ = first_object(stream(name))
     assert (value.class_name, value.kind, value.offset) == (class_name, kind, 4)
 
 
 def test_map_order_is_that_of_the_stream() -> None:
-    value, _ = java.read_object(stream("LinkedHashMap {z: 1, a: 2}"))
+    value, _ = first_object(stream("LinkedHashMap {z: 1, a: 2}"))
     assert list(java.plain(value)) == ["z", "a"]
 
 
 def test_a_decimal_keeps_its_scale() -> None:
-    value, _ = java.read_object(stream('new BigDecimal("-1.50")'))
+    value, _ = first_object(stream('new BigDecimal("-1.50")'))
     assert str(value.value) == "-1.50"

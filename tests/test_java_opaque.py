@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_java_golden import check_prefixes
+from tests.test_java_golden import check_prefixes, first_object
 from wireyard import java
 from wireyard.java import graph
 
@@ -152,7 +152,7 @@ def stream(name: str) -> bytes:
 @pytest.mark.parametrize("name", list(OPAQUE))
 def test_unknown_class_keeps_its_name_and_bytes(name: str) -> None:
     data = stream(name)
-    value, end = java.read_object(data + bytes(7))
+    value, end = first_object(data + bytes(7))
     assert isinstance(value, java.Opaque)
     assert (value.class_name, value.offset, end) == (OPAQUE[name][1], 4, len(data))
     assert value.data == data
@@ -169,7 +169,7 @@ def test_an_object_takes_along_what_it_shares_with_others() -> None:
     assert again is x
     assert java.plain(empty) == []
     assert y.data == NODE_Y
-    inner, _ = java.read_object(x.data)
+    inner, _ = first_object(x.data)
     assert inner.class_name == "Golden$Node"
     assert len(x.data) < len(y.data) < len(NODES)
 
@@ -180,7 +180,7 @@ def test_properties_of_other_types_are_whole_streams() -> None:
     assert entries["list"] == ("object", TABLE_LIST)
     # The node refers to the table it stands in, so the table is copied into it.
     assert entries["node"] == ("object", TABLE_NODE)
-    character, _ = java.read_object(entries["c"][1])
+    character, _ = first_object(entries["c"][1])
     assert character == ("character", "x")
 
 
@@ -207,6 +207,6 @@ def test_data_without_an_end_mark_is_refused() -> None:
     data = stream("Golden.Ext, Externalizable")
     assert data.count(b"\x0c\x00\x00\x78") == 1
     with pytest.raises(java.JavaError) as caught:
-        java.read_object(data.replace(b"\x0c\x00\x00\x78", b"\x04\x00\x00\x78"))
+        first_object(data.replace(b"\x0c\x00\x00\x78", b"\x04\x00\x00\x78"))
     assert caught.value.code == "bad_java"
     assert "Golden$Ext" in str(caught.value)

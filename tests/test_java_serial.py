@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.test_java_golden import GOLDEN
+from tests.test_java_golden import GOLDEN, first_object
 from tests.test_java_opaque import NODES, OPAQUE, TABLE
 from tests.test_java_views import VIEWS
 from wireyard import java
-from wireyard.java import values
+from wireyard.java import cursor, values
 
 MAGIC = b"\xac\xed\x00\x05"
 NULL = b"\x70"
@@ -96,9 +96,9 @@ def array(size: int, desc: bytes | None = None) -> bytes:
     return b"\x75" + (desc or class_desc("[Ljava.lang.Object;")) + struct.pack(">i", size)
 
 
-def error(data: bytes, **limits: int) -> java.JavaError:
+def error(data: bytes) -> java.JavaError:
     with pytest.raises(java.JavaError) as caught:
-        java.read_objects(MAGIC + data, java.Limits(**limits))
+        java.read_objects(MAGIC + data)
     return caught.value
 
 
@@ -119,7 +119,7 @@ def test_elements_of_a_stream_share_their_handles() -> None:
 def test_reset_starts_handles_again() -> None:
     assert [java.plain(value) for value in java.read_objects(RESETS)] == ["a", "a", 1, 1]
     assert java.read_objects(RESETS + b"\x79") == java.read_objects(RESETS)
-    assert java.read_object(MAGIC + b"\x79" + string("a")) == (("string", "a"), 9)
+    assert first_object(MAGIC + b"\x79" + string("a")) == (("string", "a"), 9)
     assert error(string("a") + b"\x79" + handle(0)).code == "bad_java"
 
 
@@ -134,7 +134,7 @@ def test_an_error_says_where_and_what() -> None:
     assert (caught.code, caught.field, caught.offset) == ("bad_java", "object", 8)
     assert str(caught) == "'object' is 0x00, not the start of an object at byte 8"
     with pytest.raises(java.JavaError, match="needs 4 bytes, 0 left at byte 0"):
-        java.read_object(b"")
+        first_object(b"")
     with pytest.raises(java.JavaError, match="is 00000001, not aced0005"):
         java.read_objects(b"\0\0\0\1\0\0\0\0")
 
@@ -237,8 +237,8 @@ def test_depth_of_objects() -> None:
     while inner is not None:
         depth, inner = depth + 1, inner[0]
     assert depth == values.MAX_DEPTH - 1
-    assert error(nested(100_000)).code == "limit_exceeded"
-    assert error(nested(3), depth=2).code == "limit_exceeded"
+    for levels in (values.MAX_DEPTH + 1, 100_000):
+        assert error(nested(levels)).code == "limit_exceeded"
 
 
 def line_of_classes(levels: int) -> bytes:
@@ -289,14 +289,15 @@ def test_lengths_are_not_believed() -> None:
         tracemalloc.stop()
 
 
-def test_caps_on_handles_and_elements() -> None:
-    assert len(java.read_objects(MAGIC + string("a") * 9, java.Limits(handles=9))) == 9
-    assert error(string("a") * 10, handles=9).code == "limit_exceeded"
-    assert error(NULL * 10, elements=9).code == "limit_exceeded"
-    assert error(array(10, class_desc("[I")) + bytes(40), elements=9).code == "limit_exceeded"
-    assert error(string("a") + handle(0) * 9, elements=9).code == "limit_exceeded"
+def test_caps_on_handles_and_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cursor, "MAX_ELEMENTS", 9)
     table = b"\x73" + class_desc("A", 3) + NULL * 10 + END
-    assert error(table, elements=9).code == "limit_exceeded"
+    numbers = array(10, class_desc("[I")) + bytes(40)
+    for data in (NULL * 10, numbers, string("a") + handle(0) * 9, table):
+        assert error(data).code == "limit_exceeded"
+    monkeypatch.setattr(cursor, "MAX_HANDLES", 8)
+    assert len(java.read_objects(MAGIC + string("a") * 8)) == 8
+    assert error(string("a") * 9).code == "limit_exceeded"
 
 
 def test_a_collection_that_contains_itself() -> None:
@@ -365,7 +366,7 @@ def test_mutations_are_read_or_refused() -> None:
     read = 0
     for _ in range(20_000):
         data = mutated(source, source.choice(ALL))
-        for use in (everything, java.read_object, java.read_hashtable):
+        for use in (everything, first_object, java.read_hashtable):
             try:
                 use(data)
                 read += 1

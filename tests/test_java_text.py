@@ -72,15 +72,6 @@ def test_modified_utf8_comes_back(text: str) -> None:
     assert java.decode_text(data) == joined
 
 
-@given(ANY_TEXT)
-def test_items_are_standard_utf8_or_refused(text: str) -> None:
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        with pytest.raises(ValueError):
-            java.encode_item(text)
-    else:
-        assert java.encode_item(text) == text.encode()
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_java_golden import check_prefixes, check_value
-from wireyard import java
+from tests.test_java_golden import check_prefixes, check_value, first_object
 
 VIEWS: dict[str, tuple[str, Any]] = {
     "List.of(1, 2)": (
@@ -168,7 +167,7 @@ def test_every_shorter_prefix_is_truncated(name: str) -> None:
 
 
 def test_the_class_is_that_of_the_view() -> None:
-    value, _ = java.read_object(
+    value, _ = first_object(
         bytes.fromhex(VIEWS['Collections.unmodifiableList(LinkedList ["x"])'][0])
     )
     assert (value.class_name, value.kind) == ("java.util.Collections$UnmodifiableList", "wrapper")

@@ -4,13 +4,10 @@ This package does not depend on formats: it raises a `JavaError` with an offset 
 which a format makes an error of its own.
 """
 
-from wireyard.java.cursor import Limits
-from wireyard.java.hashtable import read_hashtable
-from wireyard.java.serial import read_object, read_objects
+from wireyard.java.serial import read_hashtable, read_objects
 from wireyard.java.text import (
     decode_text,
     double_text,
-    encode_item,
     encode_modified,
     float_text,
     storable,
@@ -22,16 +19,13 @@ __all__ = [
     "JavaCollection",
     "JavaError",
     "JavaValue",
-    "Limits",
     "Opaque",
     "decode_text",
     "double_text",
-    "encode_item",
     "encode_modified",
     "float_text",
     "plain",
     "read_hashtable",
-    "read_object",
     "read_objects",
     "storable",
     "write_hashmap",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from wireyard.java.grammar import FIRST_HANDLE, MAGIC
@@ -18,25 +17,12 @@ MAX_ELEMENTS = 1 << 22
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one stream; the default constants document them."""
-
-    depth: int = MAX_DEPTH
-    handles: int = MAX_HANDLES
-    elements: int = MAX_ELEMENTS
-
-
-DEFAULT_LIMITS = Limits()
-
-
 class Cursor:
     """A position in one stream. Every length is compared with the bytes left before it is used."""
 
-    def __init__(self, data: bytes | memoryview, limits: Limits) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self.data = bytes(data)
         self.size = len(self.data)
-        self.limits = limits
         self.graph = Graph(self.data)
         self.at = 0
         self.depth = 0
@@ -74,15 +60,15 @@ class Cursor:
     def count(self, more: int, field: str, start: int) -> None:
         """Count elements against their limit."""
         self.elements += more
-        if self.elements > self.limits.elements:
-            problem = f"make {self.elements} elements, at most {self.limits.elements} are allowed"
+        if self.elements > MAX_ELEMENTS:
+            problem = f"make {self.elements} elements, at most {MAX_ELEMENTS} are allowed"
             raise JavaError("limit_exceeded", field, start, problem)
 
     def begin(self, start: int) -> int:
         """Record the beginning of an object, one level deeper; return its index in the log."""
         self.depth += 1
-        if self.depth > self.limits.depth:
-            problem = f"is nested more than {self.limits.depth} deep"
+        if self.depth > MAX_DEPTH:
+            problem = f"is nested more than {MAX_DEPTH} deep"
             raise JavaError("limit_exceeded", "object", start, problem)
         log = self.graph.log
         log.append((BEGIN, start, 0))
@@ -93,8 +79,8 @@ class Cursor:
         graph = self.graph
         handle = len(graph.values)
         start = graph.log[begun][1]
-        if handle >= self.limits.handles:
-            problem = f"is one of more than {self.limits.handles}"
+        if handle >= MAX_HANDLES:
+            problem = f"is one of more than {MAX_HANDLES}"
             raise JavaError("limit_exceeded", "object", start, problem)
         graph.values.append(value)
         graph.spans.append((begun, 0, 0))

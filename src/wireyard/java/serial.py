@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from wireyard.java.cursor import DEFAULT_LIMITS, Cursor, Limits
+from wireyard.java.cursor import Cursor
 from wireyard.java.grammar import (
     PRIMITIVES,
     SC_BLOCK_DATA,
@@ -37,8 +37,8 @@ from wireyard.java.grammar import (
     TC_STRING,
     ClassDesc,
 )
-from wireyard.java.shapes import Parts, Shape, ShapeError
-from wireyard.java.values import JavaCollection, JavaError, JavaValue, Opaque
+from wireyard.java.shapes import BOXES, Parts, Shape, ShapeError
+from wireyard.java.values import MAX_DEPTH, JavaCollection, JavaError, JavaValue, Opaque
 
 _OPEN = object()
 """Stands for a value that is still being read."""
@@ -51,7 +51,7 @@ class Reader(Cursor):
     """A recursive descent reader of one stream.
 
     There is one method for each symbol of the grammar; `start` is the offset of its TC byte. Each
-    level of nesting is at most five calls deep, so `Limits.depth` bounds the stack.
+    level of nesting is at most five calls deep, so `MAX_DEPTH` bounds the stack.
     """
 
     def top(self) -> Any:
@@ -152,9 +152,9 @@ class Reader(Cursor):
         self.descriptors -= 1
         start = self.at
         desc.close(codes, self.class_desc())
-        if len(desc.parts or ()) > self.limits.depth:
+        if len(desc.parts or ()) > MAX_DEPTH:
             # By references to earlier descriptors; nesting is limited by `begin`.
-            problem = f"has more than {self.limits.depth} ancestors"
+            problem = f"has more than {MAX_DEPTH} ancestors"
             raise JavaError("limit_exceeded", "superclass", start, problem)
         self.end(handle, desc)
 
@@ -326,36 +326,48 @@ _READERS: dict[int, Callable[[Reader, int], Any]] = {
 }
 
 
-def read_object(data: bytes | memoryview, limits: Limits = DEFAULT_LIMITS) -> tuple[Any, int]:
-    """Read the first object of a stream.
-
-    Returns
-    -------
-    tuple
-        The value (`JavaValue`, `JavaCollection`, `Opaque`, or None for null), and the offset after
-        it. Bytes after it are ignored.
-
-    Raises
-    ------
-    JavaError
-        The bytes are no stream, end too early, or go over a limit.
-    """
-    reader = Reader(data, limits)
-    return reader.top(), reader.at
-
-
-def read_objects(data: bytes | memoryview, limits: Limits = DEFAULT_LIMITS) -> list[Any]:
+def read_objects(data: bytes | memoryview) -> list[Any]:
     """Read all top-level objects of a stream; objects that they share are the same in Python.
 
-    Raises
-    ------
-    JavaError
-        The bytes are no stream, end too early, or go over a limit.
+    A value is a `JavaValue`, `JavaCollection`, `Opaque`, or None for null. A JavaError is raised if
+    the bytes are no stream, end too early, or go over a limit.
     """
-    reader = Reader(data, limits)
+    reader = Reader(data)
     values = []
     while reader.at < reader.size:
         reader.count(1, "objects", reader.at)
         values.append(reader.top())
         reader.resets()
     return values
+
+
+_TABLES = ("java.util.Hashtable", "java.util.Properties")
+_PROPERTY_TYPES = {word for word, *_ in BOXES.values()} - {"character"} | {"string"}
+
+
+def read_hashtable(data: bytes | memoryview) -> dict[str, tuple[str, Any]]:
+    """Read a property section of JMQ 1.0.3 or 2.0.0: one serialized ``Hashtable<String, Object>``.
+
+    Return type name and value by property name, in stream order. A value that is no string, boolean
+    or number is an ``object``: its bytes as a stream of its own. A JavaError is raised for anything
+    else than a Hashtable with strings as keys, or for one over a limit.
+    """
+    reader = Reader(data)
+    start = reader.at
+    table = reader.top()
+    if not isinstance(table, JavaCollection) or table.class_name not in _TABLES:
+        raise JavaError("bad_java", "property table", start, "is no java.util.Hashtable")
+    entries: dict[str, tuple[str, Any]] = {}
+    for key, value in table.items:
+        if not isinstance(key, JavaValue) or key.type != "string":
+            raise JavaError("bad_java", "property name", start, "is no string")
+        name = key.value
+        if name in entries:
+            raise JavaError("bad_java", "property name", start, f"{name!r:.60} stands twice")
+        if value is None:
+            raise JavaError("bad_java", "property value", start, f"of {name!r:.60} is null")
+        if isinstance(value, JavaValue) and value.type in _PROPERTY_TYPES:
+            entries[name] = value
+        else:
+            entries[name] = JavaValue("object", reader.graph.stream(reader.graph.handle(value)))
+    return entries

@@ -49,17 +49,6 @@ def _surrogates(match: re.Match[str]) -> str:
     return chr(0xD800 + (above >> 10)) + chr(0xDC00 + (above & 0x3FF))
 
 
-def encode_item(text: str) -> bytes:
-    """Encode a string of the variable header as standard UTF-8, which every shipped reader accepts.
-
-    Raises
-    ------
-    ValueError
-        A lone surrogate, which standard UTF-8 cannot represent.
-    """
-    return text.encode()
-
-
 def storable(text: str) -> str:
     """Escape lone surrogates, which Java text and paths may have, but Arrow may not (errata 8)."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

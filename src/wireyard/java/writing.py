@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from wireyard.errors import EncodeError
-from wireyard.java.cursor import DEFAULT_LIMITS
 from wireyard.java.grammar import (
     FIRST_HANDLE,
     MAGIC,
@@ -251,7 +250,7 @@ class _Writer:
         if not isinstance(value, bytes):
             raise EncodeError(field, value, "an object property holds bytes")
         try:
-            reader = Reader(value, DEFAULT_LIMITS)
+            reader = Reader(value)
             first = reader.top()
             if first is None:
                 raise EncodeError(field, value, "a Hashtable holds no null")

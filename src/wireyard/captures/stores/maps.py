@@ -19,7 +19,6 @@ from wireyard.captures.stores.record import Contents, Entry, Transaction
 from wireyard.captures.stores.section import Section
 from wireyard.errors import LimitExceeded, Malformed
 from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
-from wireyard.java.cursor import DEFAULT_LIMITS
 from wireyard.java.grammar import ClassDesc
 from wireyard.java.serial import Reader
 from wireyard.java.shapes import Parts, Shape, ShapeError
@@ -56,7 +55,7 @@ def read_transaction(section: Section, contents: Contents) -> None:
 def _objects(section: Section, contents: Contents) -> tuple[Any, Any]:
     """Read key and value; return them as Java objects."""
     try:
-        reader = _Reader(section.data, DEFAULT_LIMITS)
+        reader = _Reader(section.data)
         key, value = reader.top(), reader.top()
         section.take(reader.at, "entry")
         contents.entry = Entry(_text(section, key), _json(section, plain(value)))

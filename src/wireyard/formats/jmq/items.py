@@ -133,10 +133,8 @@ def _encode_item(code: int, name: str, width: int | None, value: Any) -> bytes:
     if width is None and not isinstance(value, str):
         raise EncodeError(name, value, "text is needed")
     try:
-        if width is None:
-            data = java.encode_item(value)
-        else:
-            data = whole(name, value).to_bytes(width, signed=True)
+        # Text is standard UTF-8, which every shipped reader accepts.
+        data = value.encode() if width is None else whole(name, value).to_bytes(width, signed=True)
     except (ValueError, OverflowError) as error:
         raise EncodeError(name, value, str(error)) from None
     return _framed_item(code, name, data)
