@@ -1,10 +1,9 @@
-"""Packets with texts, properties and a body as Arrow columns: what JMQ and GPackets share."""
+"""Packets with texts, properties and a body as Arrow columns: JMQ and GPackets."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from threading import local
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import ClassVar, Final
 
 import numpy as np
@@ -13,47 +12,15 @@ import pyarrow as pa
 from wireyard.arena import Arena, Shape, Source
 from wireyard.arrays import Bytes, Ints
 from wireyard.formats import property_kernels as kernels
-from wireyard.formats.property_kernels import ENTRIES, PROPERTY_TEXTS, STOP, Frames
-from wireyard.formats.row_columns import batch_layout, fill_positions
-from wireyard.layout import Column
+from wireyard.formats.columns import ColumnDecoder, Frames, Scratch, column_sources
+from wireyard.formats.property_kernels import BLOCK_ROWS, ENTRIES, PROPERTY_TEXTS, STOP
 from wireyard.memory import SLACK
 
 _MIN_PROPERTY_BYTES = 6
 """Smallest property that a kernel decodes: its name is not empty."""
-_SCRATCH_STEP = 8 << 20
-_MOST_KEPT = 16 << 20
-
-PROPERTY_ENDS: Final = tuple(f"{text} offsets" for text in PROPERTY_TEXTS)
+_PROPERTY_ENDS: Final = tuple(f"{text} offsets" for text in PROPERTY_TEXTS)
 """Arrays of the end offsets of the texts of properties."""
-PROPERTY_SOURCES: Final[tuple[Source, ...]] = tuple(
-    (name, 0) for pair in zip(PROPERTY_ENDS, PROPERTY_TEXTS, strict=True) for name in pair
-)
-"""The buffers of the names, types and values of all properties."""
-
-
 _NONE: Ints = np.empty(0, np.int64)
-
-
-def whole_frames(
-    scan: Callable[[Bytes, int, int, int, int, Ints, Ints], int], header_bytes: int
-) -> Callable[[Bytes, int, int, int, int, int], tuple[Ints, Ints, Ints]]:
-    """Return the `scan_frames` of a format, given its kernel and the size of its least packet."""
-
-    def scan_frames(
-        data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, context: int
-    ) -> tuple[Ints, Ints, Ints]:
-        """Return starts, sizes and contexts of the whole packets that follow each other.
-
-        Stops before bytes that are no whole packet, and before a packet that begins at or after
-        `last_start`. One context more than there are packets is returned: that of the bytes after
-        the last.
-        """
-        most = max((min(stop, last_start) - start) // header_bytes + 1, 0)
-        starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
-        count = scan(data, start, stop, last_start, max_packet_bytes, starts, sizes)
-        return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
-
-    return scan_frames
 
 
 def row_shapes(
@@ -61,6 +28,7 @@ def row_shapes(
     i64_fields: Sequence[str],
     row_texts: Sequence[str],
     bits: Sequence[str],
+    address_bytes: int = 0,
 ) -> dict[str, Shape]:
     """Return the arrays that the kernels of a format fill."""
     counts = len(row_texts) + len(PROPERTY_TEXTS) + len(kernels.COUNTS)
@@ -70,7 +38,10 @@ def row_shapes(
         "text_offsets": Shape(np.int32, 32, len(row_texts), more=4),
         "map_offsets": Shape(np.int32, 32, more=4),
         "body_offsets": Shape(np.int32, 32, more=4),
+        "addresses": Shape(np.uint8, 8 * address_bytes),
+        "address_offsets": Shape(np.int32, 32 if address_bytes else 0, more=4),
         "bits": Shape(np.uint8, 1, len(bits)),
+        "seen": Shape(np.uint8, 0, 2, more=BLOCK_ROWS),
         "rejected": Shape(np.uint8, 8),
         "used": Shape(np.int64, 0, more=8 * counts),
     }
@@ -81,130 +52,76 @@ def row_sources(
     i64_fields: Sequence[str],
     row_texts: Sequence[str],
     bits: Sequence[str],
-    others: Mapping[str, Sequence[Source]],
+    body: str,
 ) -> dict[str, list[Source]]:
-    """Return the buffers of each column, validity first: numbers, texts, properties and `others`.
+    """Return the buffers of each column: numbers, texts, properties, and the body.
 
     A column named in `bits` is null where its bit is not set; the others are never null.
     """
-    valid = {name: ("bits", place) for place, name in enumerate(bits)}
-    values: dict[str, Sequence[Source]] = {
-        **{name: [("i32", place)] for place, name in enumerate(i32_fields)},
-        **{name: [("i64", place)] for place, name in enumerate(i64_fields)},
+    ends = (name for pair in zip(_PROPERTY_ENDS, PROPERTY_TEXTS, strict=True) for name in pair)
+    others: dict[str, list[Source]] = {
         **{name: [("text_offsets", place), (name, 0)] for place, name in enumerate(row_texts)},
-        "properties": [("map_offsets", 0), *PROPERTY_SOURCES],
-        **others,
+        "properties": [("map_offsets", 0), *((name, 0) for name in ends)],
+        body: [("body_offsets", 0), (body, 0)],
     }
-    return {name: [valid.get(name), *buffers] for name, buffers in values.items()}
+    valid = {name: ("bits", place) for place, name in enumerate(bits)}
+    return column_sources({"i32": i32_fields, "i64": i64_fields}, others, valid)
 
 
-class Scratch:
-    """A thread's scratch memory for text whose size is known only after decoding.
-
-    It is reused by the next call of the thread: the page faults of new memory would cost as much as
-    decoding. Each region has a fixed position, so that the same pages are used again.
-    """
-
-    _kept = local()
+class _Scratch(Scratch):
+    """Regions of text, each at a fixed position, so that the same pages are used again."""
 
     def __init__(self, taken: int, regions: int) -> None:
-        self.taken = taken
-        self.capacity = kernels.TEXT_BYTES_PER_BYTE * taken + SLACK
-        self.text: Bytes = np.empty(self.capacity * regions, np.uint8)
-        self.entry_offsets = np.empty((3, taken // _MIN_PROPERTY_BYTES + 1), np.int32)
-        self.entry_offsets[:, 0] = 0
-        self.ends: Bytes = self.entry_offsets.reshape(-1).view(np.uint8)
-        self.hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
+        super().__init__(taken)
+        self._capacity = kernels.TEXT_BYTES_PER_BYTE * taken + SLACK
+        self._text: Bytes = np.empty(self._capacity * regions, np.uint8)
+        self._entry_offsets = np.empty((3, taken // _MIN_PROPERTY_BYTES + 1), np.int32)
+        self._entry_offsets[:, 0] = 0
+        self._ends: Bytes = self._entry_offsets.reshape(-1).view(np.uint8)
+        self._hashes = np.empty(kernels.MAX_UNIQUE_NAMES, np.int64)
 
     def texts(self, used: Ints) -> kernels.Texts:
         """Return the scratch as kernels take it; `used` is the array of how much is used."""
         return kernels.Texts(
-            self.text, self.capacity, used, self.entry_offsets, self.ends, self.hashes
+            self._text, self._capacity, used, self._entry_offsets, self._ends, self._hashes
         )
 
-    @classmethod
-    def for_bytes(cls, taken: int, regions: int) -> Scratch:
-        """Return the thread's scratch for `taken` bytes of packets.
 
-        One for more than `_MOST_KEPT` bytes is not kept.
-        """
-        name = f"of_{regions}"
-        kept: Scratch | None = getattr(cls._kept, name, None)
-        if kept is None or kept.taken < taken:
-            kept = cls(taken + -taken % _SCRATCH_STEP, regions)
-            if kept.taken <= _MOST_KEPT:
-                setattr(cls._kept, name, kept)
-        return kept
+Kernel = Callable[[Bytes, Frames, int, kernels.Columns, kernels.Texts, kernels.BatchBuffer], int]
+"""``(data, frames, wanted, columns, texts, buffer)`` -> how many rows are rejected."""
 
 
-class PacketDecoder(ABC):
-    """Decode frames into chosen columns; of each format a subclass.
+class PacketDecoder(ColumnDecoder):
+    """Decodes frames into chosen columns; the pass of bodies is ``bodies``."""
 
-    `columns` are the wanted ones in order, of the format and of every format. With `validate`,
-    packets are checked even if no column needs it, because the caller uses the verdict. `repeated`
-    has the text of columns with the same text in every row.
-    """
-
-    shapes: ClassVar[Mapping[str, Shape]]
-    sources: ClassVar[Mapping[str, Sequence[Source]]]
-    """The buffers of the columns that kernels fill; the other columns are null here."""
     texts: ClassVar[Sequence[str]]
     """The regions of text."""
     body: ClassVar[str]
-    wants: ClassVar[Mapping[str, int]]
-    """The bits of the passes of the kernel; the pass of bodies is ``bodies``."""
-    passes: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Columns that need a pass, with the passes."""
-    checks: ClassVar[tuple[str, ...]]
-    """The passes that check a packet."""
-    repeated: ClassVar[Mapping[str, str]] = {}
+    kernel: ClassVar[Kernel]
+    """Fills the wanted columns."""
 
-    def __init__(
-        self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
-    ) -> None:
-        self._layout = batch_layout(
-            columns, self.shapes, self.sources, {**repeated, **self.repeated}
-        )
-        self._numbers = self._layout.numbers_of((*self.texts, *PROPERTY_ENDS, self.body))
-        passes = {one for column in columns for one in self.passes.get(column.name, ())}
-        passes.update(self.checks if validate else ())
-        self._wanted = sum(self.wants[one] for one in passes)
-        self._has_bodies = "bodies" in passes
-
-    @abstractmethod
-    def fill(
-        self,
-        data: Bytes,
-        frames: Frames,
-        contexts: Ints,
-        arena: Arena,
-        columns: kernels.Columns,
-        texts: kernels.Texts,
-        buffer: kernels.BatchBuffer,
-    ) -> int:
-        """Fill the wanted columns; return how many rows are rejected."""
+    @cached_property
+    def _numbers(self) -> Ints:
+        return self._layout.numbers_of((*self.texts, *_PROPERTY_ENDS, self.body))
 
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
-
-        Return a batch with a row per packet, and the rows that the scalar reader has to decode:
-        their values in the batch are undefined.
-        """
+        """Decode whole packets; see `ColumnDecoder.decode`."""
         rows, taken = len(starts), int(sizes.sum())
-        scratch = Scratch.for_bytes(taken, len(self.texts))
-        arena = Arena(self._layout, rows, taken, taken if self._has_bodies else 0)
+        scratch = _Scratch.for_bytes(taken, len(self.texts))
+        arena = Arena(self._layout, rows, taken, taken if "bodies" in self._passes else 0)
         a = arena.arrays
         texts = scratch.texts(a["used"][0, : len(self.texts) + len(kernels.COUNTS)])
         columns = kernels.Columns(
             a["i32"], a["i64"], a["text_offsets"], a["map_offsets"][0], arena.rest,
-            a["body_offsets"][0], a["bits"], a["rejected"][0, :rows],
+            a["body_offsets"][0], a["addresses"][0], a["address_offsets"][0], a["bits"], a["seen"],
+            a["rejected"][0, :rows],
         )  # fmt: skip
         buffer = kernels.BatchBuffer(arena.body, arena.used, self._numbers, arena.extents)
-        frames = Frames(stop, starts, sizes)
-        rejected_count = self.fill(data, frames, contexts, arena, columns, texts, buffer)
-        fill_positions(arena, offsets, sizes)
+        frames = Frames(stop, starts, sizes, contexts)
+        rejected_count = type(self).kernel(data, frames, self._wanted, columns, texts, buffer)
+        self._fill_positions(arena, offsets, sizes)
         rejected = np.flatnonzero(columns.rejected) if rejected_count else _NONE
         if not arena.claimed(int(texts.used[STOP])):
             # The texts did not fit: the buffer has grown, and they are copied again.

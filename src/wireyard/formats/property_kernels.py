@@ -24,6 +24,7 @@ from wireyard.accelerate import I64, inlined, kernel, record
 from wireyard.arena import claim_bytes
 from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
 from wireyard.decimals import put_double, put_float
+from wireyard.formats.columns import Frames
 from wireyard.formats.properties import TYPES
 from wireyard.memory import (
     copy_bytes,
@@ -53,6 +54,11 @@ bytes of bodies, and the end of the buffer with all of them."""
 ENTRIES, BODY_BYTES, STOP = (place - len(COUNTS) for place in range(len(COUNTS)))
 _REGIONS_BACK: Final = len(PROPERTY_TEXTS) + len(COUNTS)
 _PROPERTY_BITS_BACK, _BODY_BITS_BACK = 2, 1
+BLOCK_ROWS: Final = 1024
+"""Rows that go through all passes together, so that their data stays in the cache."""
+WANT: Final = {"names": 1, "properties": 2, "bodies": 4}
+"""Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
+_, _PROPERTIES, _BODIES = WANT.values()
 _END_BYTES: Final = 4
 _SPREAD: Final = 0x1E37_79B9_7F4A_7C15
 """An odd multiplier of a multiplicative hash: the upper bits of a product depend on every bit."""
@@ -61,15 +67,6 @@ _NAN_32, _NAN_64 = 0x7FC0_0000, 0x7FF8_0000_0000_0000
 """The NaN that Java writes; the bits of any NaN are above those of infinity."""
 _VALUE_BYTES: Final = 0x84842110
 """Bytes of a value by its type code, one hexadecimal digit each, from type 0 at the right."""
-
-
-class Frames(NamedTuple):
-    """Packets of a window. Axis: r."""
-
-    stop: int
-    """Nothing is read at or after it."""
-    starts: Ints
-    sizes: Ints
 
 
 class Columns(NamedTuple):
@@ -84,8 +81,13 @@ class Columns(NamedTuple):
     """End offsets of the properties of rows, in properties; r + 1."""
     bodies: Bytes
     body_offsets: Int32s
+    addresses: Bytes
+    address_offsets: Int32s
+    """Addresses of a fixed size and their end offsets, in formats that have them."""
     bits: Grid8
     """Validity bitmaps: shape (column that can be null, r / 8), properties and bodies last."""
+    seen: Grid8
+    """Scratch for a block of rows; shape (2, `BLOCK_ROWS`)."""
     rejected: Bytes
     """Whether the scalar reader has to decode a row; r."""
 
@@ -280,7 +282,7 @@ def clear(texts: Texts, columns: Columns) -> None:
         used[place] = 0
     for field in range(columns.text_offsets.shape[0]):
         columns.text_offsets[field, 0] = 0
-    columns.map_offsets[0] = columns.body_offsets[0] = 0
+    columns.map_offsets[0] = columns.body_offsets[0] = columns.address_offsets[0] = 0
     for field in range(bits.shape[0]):
         for place in range(bits.shape[1]):
             bits[field, place] = 0
@@ -340,8 +342,31 @@ def fill_bodies(
 
 
 @inlined
-def finish(columns: Columns, texts: Texts, buffer: BatchBuffer) -> int:
-    """End a batch: copy its texts after the arrays; return how many rows are rejected."""
+def fill_batch(
+    data: Bytes,
+    frames: Frames,
+    wanted: int,
+    columns: Columns,
+    texts: Texts,
+    buffer: BatchBuffer,
+    fill_head: Callable[[Bytes, Frames, int, Columns, Texts, int, int], None],
+    find_properties: Callable[[Frames, Columns, int], tuple[int, int]],
+    find_body: Callable[[Frames, Columns, int], tuple[int, int]],
+) -> int:
+    """Fill the wanted columns of packets; return how many are rejected.
+
+    `fill_head` fills the columns before properties and bodies.
+    """
+    rows = frames.starts.shape[0]
+    clear(texts, columns)
+    for first in range(0, rows, BLOCK_ROWS):
+        last = min(first + BLOCK_ROWS, rows)
+        fill_head(data, frames, wanted, columns, texts, first, last)
+        if wanted & _PROPERTIES:
+            fill_properties(data, frames, columns, texts, find_properties, first, last)
+        if wanted & _BODIES:
+            fill_bodies(data, frames, columns, texts, find_body, first, last)
+    # The texts of the batch come after its arrays.
     texts.used[STOP] = copy_texts(texts, buffer)
     count = 0
     for row in range(columns.rejected.shape[0]):

@@ -1,59 +1,33 @@
-"""GPackets as Arrow columns.
-
-Compiled kernels decode the common packets; the scalar reader decodes the packets that they reject,
-so that rare rules are implemented once.
-"""
+"""GPackets as Arrow columns."""
 
 from __future__ import annotations
 
-from wireyard.arena import Arena
-from wireyard.arrays import Bytes, Ints
+from typing import ClassVar
+
+from wireyard.formats.columns import whole_frames
 from wireyard.formats.gpacket import kernels as k
 from wireyard.formats.gpacket.layout import HEADER_BYTES, SHIPPED
-from wireyard.formats.property_columns import (
-    PacketDecoder,
-    row_shapes,
-    row_sources,
-    whole_frames,
-)
-from wireyard.formats.property_kernels import BatchBuffer, Columns, Frames, Texts
+from wireyard.formats.property_columns import PacketDecoder, row_shapes, row_sources
+from wireyard.formats.property_kernels import WANT
 
-_PASSES = {
-    "packet_type_name": ("names",),
-    "flags": ("names",),
-    "properties": ("properties",),
-    "raw_properties": ("properties",),
-    "payload": ("bodies",),
-}
-_REPEATED = {"header_order": SHIPPED}
+_FIELDS = k.I32_FIELDS, k.I64_FIELDS, k.ROW_TEXTS, k.BITS
 
 scan_frames = whole_frames(k.scan_frames, HEADER_BYTES)
 
 
 class ColumnDecoder(PacketDecoder):
-    """Decode GPackets into chosen columns."""
+    """Decodes GPackets into chosen columns."""
 
-    shapes = row_shapes(k.I32_FIELDS, k.I64_FIELDS, k.ROW_TEXTS, k.BITS)
-    sources = row_sources(
-        k.I32_FIELDS,
-        k.I64_FIELDS,
-        k.ROW_TEXTS,
-        k.BITS,
-        {"payload": [("body_offsets", 0), ("payload", 0)]},
-    )
+    shapes = row_shapes(*_FIELDS)
+    sources = row_sources(*_FIELDS, "payload")
     texts, body = k.TEXTS, "payload"
-    wants, passes, checks = k.WANT, _PASSES, ("properties",)
-    repeated = _REPEATED
-
-    def fill(
-        self,
-        data: Bytes,
-        frames: Frames,
-        contexts: Ints,
-        arena: Arena,
-        columns: Columns,
-        texts: Texts,
-        buffer: BatchBuffer,
-    ) -> int:
-        """Fill the wanted columns; return how many rows are rejected."""
-        return k.fill_rows(data, frames, self._wanted, columns, texts, buffer)
+    kernel = k.fill_rows
+    wants, checks = WANT, ("properties",)
+    passes: ClassVar = {
+        "packet_type_name": ("names",),
+        "flags": ("names",),
+        "properties": ("properties",),
+        "raw_properties": ("properties",),
+        "payload": ("bodies",),
+    }
+    repeated: ClassVar = {"header_order": SHIPPED}

@@ -21,6 +21,7 @@ from typing import Final
 
 from wireyard.accelerate import I64, READ, array, inlined, kernel, record
 from wireyard.arrays import Bytes, Ints
+from wireyard.formats.columns import Frames
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
     DOCUMENTED,
@@ -36,14 +37,11 @@ from wireyard.formats.gpacket.layout import (
 from wireyard.formats.packet_kernels import fill_names, find_frames, name_tables
 from wireyard.formats.property_kernels import (
     PROPERTY_TEXTS,
+    WANT,
     BatchBuffer,
     Columns,
-    Frames,
     Texts,
-    clear,
-    fill_bodies,
-    fill_properties,
-    finish,
+    fill_batch,
 )
 from wireyard.memory import (
     AHEAD_BYTES,
@@ -68,9 +66,6 @@ TEXTS: Final = (*ROW_TEXTS, *PROPERTY_TEXTS)
 BITS: Final = ("packet_type_name", "properties", "payload")
 """Columns that can be null, each a validity bitmap."""
 
-WANT: Final = {"names": 1, "properties": 2, "bodies": 4}
-"""Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
-
 _VERSION, _PACKET_TYPE = map(I32_FIELDS.index, ("version", "packet_type"))
 _SIZE, _MAGIC, _PROPERTY_SIZE, _TIMESTAMP, _SEQUENCE, _BIT_FLAGS, _PAYLOAD_SIZE = map(
     I64_FIELDS.index,
@@ -90,13 +85,10 @@ _PORTED_AT: Final = HEADER_BYTES + 8
 _PORTED_BYTES: Final = 8 + len(PORTED_SIGN)
 """Where the property of ported packets is, and the bytes of properties up to its type."""
 _DOCUMENTED_MAGIC_AT: Final = HEADERS[DOCUMENTED]["magic"].offset
-_NAMES, _PROPERTIES, _PAYLOADS = WANT.values()
+_NAMES: Final = WANT["names"]
 
 _WORDS, _LENGTHS = name_tables(PACKET_TYPES, FLAGS)
 _FLAG_OCTETS: Final = 4
-
-_BLOCK_ROWS: Final = 512
-"""Rows that go through all passes together, so that their data stays in the cache."""
 
 
 @inlined
@@ -108,13 +100,14 @@ def has_magic(data: Bytes, start: int) -> bool:
     )
 
 
-@kernel(I64(READ, I64, I64, I64, I64, array("int64"), array("int64")))
+@kernel(I64(READ, I64, I64, I64, I64, I64, array("int64"), array("int64")))
 def scan_frames(
     data: Bytes,
     start: int,
     stop: int,
     last_start: int,
     max_packet_bytes: int,
+    _context: int,
     starts: Ints,
     sizes: Ints,
 ) -> int:
@@ -130,7 +123,15 @@ def scan_frames(
 
 
 @inlined
-def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last: int) -> None:
+def fill_head(
+    data: Bytes,
+    frames: Frames,
+    wanted: int,
+    columns: Columns,
+    texts: Texts,
+    first: int,
+    last: int,
+) -> None:
     """Fill the columns of the fixed header, and prefetch the rest of each packet."""
     i32, i64 = columns.i32, columns.i64
     for row in range(first, last):
@@ -165,6 +166,11 @@ def fill_headers(data: Bytes, frames: Frames, columns: Columns, first: int, last
             or not 0 <= property_size <= size - HEADER_BYTES
         ):
             columns.rejected[row] = 1
+    if wanted & _NAMES:
+        fill_names(
+            columns, texts, _WORDS, _LENGTHS, i32[_PACKET_TYPE], i64[_BIT_FLAGS], _FLAG_OCTETS,
+            _LETTERS, first, last,
+        )  # fmt: skip
 
 
 @inlined
@@ -180,11 +186,7 @@ def find_payload(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     return start + size, columns.i64[_PAYLOAD_SIZE, row]
 
 
-@kernel(
-    I64(
-        READ, record(Frames), I64, record(Columns), record(Texts), record(BatchBuffer),
-    )
-)  # fmt: skip
+@kernel(I64(READ, record(Frames), I64, record(Columns), record(Texts), record(BatchBuffer)))
 def fill_rows(
     data: Bytes,
     frames: Frames,
@@ -194,18 +196,6 @@ def fill_rows(
     buffer: BatchBuffer,
 ) -> int:
     """Fill the wanted columns of the packets at `frames`; return how many are rejected."""
-    rows = frames.starts.shape[0]
-    clear(texts, columns)
-    for first in range(0, rows, _BLOCK_ROWS):
-        last = min(first + _BLOCK_ROWS, rows)
-        fill_headers(data, frames, columns, first, last)
-        if wanted & _NAMES:
-            fill_names(
-                columns, texts, _WORDS, _LENGTHS, columns.i32[_PACKET_TYPE],
-                columns.i64[_BIT_FLAGS], _FLAG_OCTETS, _LETTERS, first, last,
-            )  # fmt: skip
-        if wanted & _PROPERTIES:
-            fill_properties(data, frames, columns, texts, find_properties, first, last)
-        if wanted & _PAYLOADS:
-            fill_bodies(data, frames, columns, texts, find_payload, first, last)
-    return finish(columns, texts, buffer)
+    return fill_batch(
+        data, frames, wanted, columns, texts, buffer, fill_head, find_properties, find_payload
+    )

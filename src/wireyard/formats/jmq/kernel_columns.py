@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from wireyard.formats import property_kernels
 from wireyard.formats.jmq.layout import COLUMNS, ITEMS
 from wireyard.formats.property_kernels import PROPERTY_TEXTS
 
@@ -25,8 +26,8 @@ BITS: Final = (
     "body",
 )
 """Columns that can be null, each a validity bitmap; the places 1 to 11 are item types."""
-WANT: Final = {"names": 1, "ids": 2, "items": 4, "properties": 8, "bodies": 16, "hashes": 32}
-"""Groups of columns with a pass of their own, as bits; a group that is not wanted is skipped."""
+WANT: Final = {**property_kernels.WANT, "ids": 8, "items": 16, "hashes": 32}
+"""Groups of columns with a pass of their own, as bits."""
 
 # i32
 (

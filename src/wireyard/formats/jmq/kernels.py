@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel, record
-from wireyard.arrays import Bytes, Grid8, Ints
+from wireyard.accelerate import I64, READ, array, inlined, kernel, record
+from wireyard.arrays import Bytes, Ints
+from wireyard.formats.columns import Frames
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.kernel_columns import WANT
 from wireyard.formats.jmq.layout import (
@@ -32,17 +33,15 @@ from wireyard.formats.jmq.layout import (
     MAGIC,
     PACKET_TYPES,
 )
+from wireyard.formats.jmq.reading import STAMPS
 from wireyard.formats.jmq.text_kernels import fill_hashes, fill_ids
 from wireyard.formats.packet_kernels import fill_names, find_frames, name_tables
 from wireyard.formats.property_kernels import (
+    BLOCK_ROWS,
     BatchBuffer,
     Columns,
-    Frames,
     Texts,
-    clear,
-    fill_bodies,
-    fill_properties,
-    finish,
+    fill_batch,
 )
 from wireyard.memory import (
     AHEAD_BYTES,
@@ -63,7 +62,7 @@ from wireyard.memory import (
     valid_utf8,
 )
 
-_NAMES, _IDS, _ITEMS, _PROPERTIES, _BODIES, _HASHES = WANT.values()
+_NAMES, _PROPERTIES, _BODIES, _IDS, _ITEMS, _HASHES = WANT.values()
 _HEADER: Final = HEADERS[301]
 (
     _MAGIC_AT, _VERSION_AT, _PACKET_TYPE_AT, SIZE_AT, _EXPIRATION_AT, _TIMESTAMP_AT,
@@ -81,14 +80,13 @@ _MOST_PADDING: Final = 4
 
 _WORDS, _LENGTHS = name_tables(PACKET_TYPES, FLAGS)
 _FLAG_OCTETS: Final = 2
+_ADDRESS_BYTES: Final = 16
 
 _ROWS_AHEAD: Final = 12
 """Prefetch distance of headers, in rows."""
 _ITEMS_AHEAD: Final = 8
 _ITEMS_BYTES: Final = 3 * LINE
 """Prefetch distance of the items of a packet, in rows, and how many bytes of them."""
-BLOCK_ROWS: Final = 1024
-"""Rows that go through all passes together, so that their data stays in the cache."""
 _ROW_OF_BLOCK: Final = BLOCK_ROWS - 1
 
 
@@ -98,13 +96,14 @@ def has_magic(data: Bytes, start: int) -> bool:
     return load_u32(data, start + _MAGIC_AT) == MAGIC
 
 
-@kernel(I64(READ, I64, I64, I64, I64, array("int64"), array("int64")))
+@kernel(I64(READ, I64, I64, I64, I64, I64, array("int64"), array("int64")))
 def scan_frames(
     data: Bytes,
     start: int,
     stop: int,
     last_start: int,
     max_packet_bytes: int,
+    _context: int,
     starts: Ints,
     sizes: Ints,
 ) -> int:
@@ -180,18 +179,18 @@ def fill_headers(
     frames: Frames,
     wanted: int,
     columns: Columns,
-    addresses: Bytes,
     first: int,
     last: int,
 ) -> None:
     """Fill the columns of the fixed header, and prefetch the parts that later passes read."""
-    i32, i64 = columns.i32, columns.i64
+    i32, i64, addresses = columns.i32, columns.i64, columns.addresses
     for number in range(first, last):
         row = place_of(number)
         start = frames.starts[row]
         size = frames.sizes[row]
         ahead = frames.starts[min(row + _ROWS_AHEAD, last - 1)]
         prefetch_lines(data, ahead, ahead + HEADER_BYTES)
+        columns.address_offsets[row + 1] = _ADDRESS_BYTES * (row + 1)
         if size < HEADER_BYTES:  # of an unknown version
             columns.rejected[row] = 1
             i32[c.PACKET_TYPE, row] = -1
@@ -216,12 +215,14 @@ def fill_headers(
         i64[c.PROPERTY_SIZE, row] = property_size
         i64[c.CONSUMER_ID, row] = load_i64(data, start + _CONSUMER_ID_AT)
         i64[c.BODY_SIZE, row] = size - offset - property_size
-        store_word(addresses, 16 * row, load_word(data, start + _SOURCE_IP_AT))
-        store_word(addresses, 16 * row + 8, load_word(data, start + _SOURCE_IP_AT + 8))
+        for half in range(0, _ADDRESS_BYTES, 8):
+            word = load_word(data, start + _SOURCE_IP_AT + half)
+            store_word(addresses, _ADDRESS_BYTES * row + half, word)
         if (
             (version != 301 and (version != 200 or property_size != 0))
             or not HEADER_BYTES <= offset <= size
             or not 0 <= property_size <= size - offset
+            or frames.contexts[row] == STAMPS  # the scalar reader finds the end of the body
         ):
             columns.rejected[row] = 1
 
@@ -231,12 +232,12 @@ def fill_items(
     data: Bytes,
     frames: Frames,
     columns: Columns,
-    seen: Grid8,
     texts: Texts,
     first: int,
     last: int,
 ) -> None:
     """Fill the columns of the variable header, and their validity for eight rows at once."""
+    seen = columns.seen
     for number in range(first, last):
         row = place_of(number)
         ahead = frames.starts[min(row + _ITEMS_AHEAD, last - 1)] + HEADER_BYTES
@@ -273,44 +274,41 @@ def find_body(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     return start + size, columns.i64[c.BODY_SIZE, row]
 
 
-@kernel(
-    I64(
-        READ, record(Frames), I64, record(Columns), TEXT, array("uint8", 2), record(Texts),
-        record(BatchBuffer),
-    )
-)  # fmt: skip
+@inlined
+def fill_head(
+    data: Bytes,
+    frames: Frames,
+    wanted: int,
+    columns: Columns,
+    texts: Texts,
+    first: int,
+    last: int,
+) -> None:
+    """Fill the columns of both headers."""
+    fill_headers(data, frames, wanted, columns, first, last)
+    if wanted & _NAMES:
+        fill_names(
+            columns, texts, _WORDS, _LENGTHS, columns.i32[c.PACKET_TYPE], columns.i32[c.BIT_FLAGS],
+            _FLAG_OCTETS, c.LETTERS, first, last,
+        )  # fmt: skip
+    if wanted & _IDS:
+        fill_ids(data, frames.starts, columns, texts, first, last)
+    if wanted & _ITEMS:
+        fill_items(data, frames, columns, texts, first, last)
+    if wanted & _HASHES:
+        fill_hashes(columns, texts, first, last)
+
+
+@kernel(I64(READ, record(Frames), I64, record(Columns), record(Texts), record(BatchBuffer)))
 def fill_rows(
     data: Bytes,
     frames: Frames,
     wanted: int,
     columns: Columns,
-    addresses: Bytes,
-    seen: Grid8,
     texts: Texts,
     buffer: BatchBuffer,
 ) -> int:
-    """Fill the wanted columns of the packets at `frames`; return how many are rejected.
-
-    Shapes: addresses (16 r); seen (2, `BLOCK_ROWS`); for the others, see their classes.
-    """
-    rows = frames.starts.shape[0]
-    clear(texts, columns)
-    for first in range(0, rows, BLOCK_ROWS):
-        last = min(first + BLOCK_ROWS, rows)
-        fill_headers(data, frames, wanted, columns, addresses, first, last)
-        if wanted & _NAMES:
-            fill_names(
-                columns, texts, _WORDS, _LENGTHS, columns.i32[c.PACKET_TYPE],
-                columns.i32[c.BIT_FLAGS], _FLAG_OCTETS, c.LETTERS, first, last,
-            )  # fmt: skip
-        if wanted & _IDS:
-            fill_ids(data, frames.starts, columns, texts, first, last)
-        if wanted & _ITEMS:
-            fill_items(data, frames, columns, seen, texts, first, last)
-        if wanted & _HASHES:
-            fill_hashes(columns, texts, first, last)
-        if wanted & _PROPERTIES:
-            fill_properties(data, frames, columns, texts, find_properties, first, last)
-        if wanted & _BODIES:
-            fill_bodies(data, frames, columns, texts, find_body, first, last)
-    return finish(columns, texts, buffer)
+    """Fill the wanted columns of the packets at `frames`; return how many are rejected."""
+    return fill_batch(
+        data, frames, wanted, columns, texts, buffer, fill_head, find_properties, find_body
+    )

@@ -1,30 +1,26 @@
-"""Control packets as Arrow columns.
-
-Compiled kernels decode the common packets; the scalar reader decodes the packets that they reject,
-so that rare rules are implemented once.
-"""
+"""Control packets as Arrow columns, and the framing of many small streams in one call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import mul
-from threading import local
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
 from wireyard.arena import Arena, Shape, Source
 from wireyard.arrays import Bytes, Ints
+from wireyard.formats import columns
+from wireyard.formats.columns import FoundFrames, Frames, Scratch, column_sources, whole_frames
 from wireyard.formats.mqtt.field_columns import FIELDS, read_fields
 from wireyard.formats.mqtt.kernels import blocks, packets, streams
 from wireyard.formats.mqtt.kernels.properties import LEAST_PROPERTY_BYTES, TEXT_BYTES_PER_BYTE
 from wireyard.formats.mqtt.layout import MAX_PACKET_BYTES, PROPERTIES
-from wireyard.formats.row_columns import batch_layout, fill_positions
 from wireyard.layout import Column
 from wireyard.memory import SLACK
 from wireyard.schema import arrow_type, as_array, repeat_texts
 
-Frames = tuple[Ints, Ints, Ints]
 Fields = dict[str, pa.Array]
 Decoded = tuple[Arena, int, Bytes, Fields]
 """Arrays of a batch, number of properties, rejected flag of each row, further columns by name."""
@@ -36,8 +32,6 @@ _FEW_ROWS = 1 << 12
 _SPARE = 1.125
 """Rows allocated per row that is expected from the packet density of the run before."""
 _NO_LIMITS = packets.Limits(0, 0, 0, 0)
-_SCRATCH_STEP = 8 << 20
-_MOST_KEPT = 16 << 20
 _NAMES = repeat_texts(
     [PROPERTIES[code].name if code in PROPERTIES else "" for code in range(max(PROPERTIES) + 1)],
     [1] * (max(PROPERTIES) + 1),
@@ -58,26 +52,21 @@ _VALID = {
 _TEXTS = {"packet_type_name": "names", "topic": "topics", "payload": "payloads"}
 
 
-def _sources() -> dict[str, list[Source]]:
-    """Return the buffers of the columns that kernels fill; all other columns are null."""
-    bits = {name: ("bits", place) for place, name in enumerate(blocks.BITS)}
-    offsets = {group: ("offsets", place) for place, group in enumerate(packets.WANT)}
-    values: dict[str, list[Source]] = {
-        **{name: [("i32", place)] for place, name in enumerate(blocks.I32_FIELDS)},
-        **{name: [("i64", place)] for place, name in enumerate(blocks.I64_FIELDS)},
-        **{name: [offsets[group], (group, 0)] for name, group in _TEXTS.items()},
-        **{name: [bits[name]] for name in ("dup", "retain")},
+_BITS: dict[str, Source] = {name: ("bits", place) for place, name in enumerate(blocks.BITS)}
+_OFFSETS: dict[str, Source] = {name: ("offsets", place) for place, name in enumerate(packets.WANT)}
+_SOURCES = column_sources(
+    {"i32": blocks.I32_FIELDS, "i64": blocks.I64_FIELDS},
+    {
+        **{name: [_OFFSETS[group], (group, 0)] for name, group in _TEXTS.items()},
+        **{name: [_BITS[name]] for name in ("dup", "retain")},
         "properties": [
-            offsets["properties"],
+            _OFFSETS["properties"],
             *[(f"property {part}", 0) for part in ("name offsets", "names", "offsets", "values")],
         ],
-    }
-    return {
-        name: [bits[_VALID[name]] if name in _VALID else None, *values[name]] for name in values
-    }
-
-
-_SOURCES = _sources()
+    },
+    {name: _BITS[valid] for name, valid in _VALID.items()},
+)
+"""The buffers of the columns that kernels fill; all other columns are null."""
 _SHAPES = {
     "i32": Shape(np.int32, 32, len(blocks.I32_FIELDS)),
     "i64": Shape(np.int64, 64, len(blocks.I64_FIELDS)),
@@ -88,26 +77,7 @@ _SHAPES = {
     "block": Shape(np.int64, 0, more=8 * blocks.BLOCK_SIZE),
     "row bits": Shape(np.uint8, 0, more=blocks.BLOCK_ROWS),
 }
-_GROUPS = {**_TEXTS, "properties": "properties"}
-_CHECKED = ("topics", "properties")
-"""The passes that validate values, which the verdict needs."""
-
-
-def scan_frames(
-    data: Bytes, start: int, stop: int, last_start: int, max_packet_bytes: int, context: int
-) -> Frames:
-    """Return starts, sizes and contexts of the whole packets that follow each other from `start`.
-
-    Stops before bytes that are no whole packet, before a packet that could change the context, and
-    before one that begins at or after `last_start`. One context more than there are packets is
-    returned: that of the bytes after the last.
-    """
-    most = min(max((min(stop, last_start) - start) // _MIN_PACKET_BYTES + 1, 0), _MOST_FRAMES)
-    starts, sizes = np.empty(most, np.int64), np.empty(most, np.int64)
-    count = packets.scan_frames(
-        data, start, stop, last_start, max_packet_bytes, context, starts, sizes
-    )
-    return starts[:count], sizes[:count], np.full(count + 1, context, np.int64)
+scan_frames = whole_frames(packets.scan_frames, _MIN_PACKET_BYTES, _MOST_FRAMES)
 
 
 def sniff_heads(heads: Bytes, starts: Ints, stops: Ints, contexts: Ints) -> Bytes:
@@ -126,7 +96,7 @@ def walk_streams(
     followings: Ints,
     begun: Bytes,
     max_packet_bytes: int,
-) -> tuple[Frames, Ints]:
+) -> tuple[FoundFrames, Ints]:
     """Return the packets of streams whose pieces lie one after the other, and their first rows.
 
     A stream has no rows unless it is certain to consist of whole packets only. For the parameters,
@@ -154,25 +124,23 @@ def find_contexts(data: Bytes, bounds: Ints, firsts: Ints) -> Ints:
     return contexts
 
 
-class ColumnDecoder:
-    """Decode frames into chosen columns.
+class ColumnDecoder(columns.ColumnDecoder):
+    """Decodes frames into chosen columns, and finds them while it does, if asked to."""
 
-    `columns` are the wanted ones in order, of the format and of every format. With `validate`,
-    packets are checked even if no column needs it, because the caller uses the verdict. `repeated`
-    has the text of columns with the same text in every row.
-    """
+    shapes, sources = _SHAPES, _SOURCES
+    wants, checks = packets.WANT, ("topics", "properties")
+    passes: ClassVar = {
+        **{name: (group,) for name, group in _TEXTS.items()},
+        "properties": ("properties",),
+        "verdict": checks,
+    }
 
     def __init__(
         self, columns: Sequence[Column], validate: bool, repeated: Mapping[str, str]
     ) -> None:
-        self._layout = batch_layout(columns, _SHAPES, _SOURCES, repeated)
-        names = {column.name for column in columns}
-        groups = {_GROUPS[name] for name in names & _GROUPS.keys()}
-        if validate or "verdict" in names:
-            groups.update(_CHECKED)
-        self._wanted = sum(packets.WANT[group] for group in groups)
-        self._filled = [group in groups for group in packets.WANT]
-        self._copies = "payloads" in groups
+        super().__init__(columns, validate, repeated)
+        self._filled = [group in self._passes for group in packets.WANT]
+        self._copies = "payloads" in self._passes
         self._fields = {
             column.name: arrow_type(column.kind) for column in columns if column.name in FIELDS
         }
@@ -191,7 +159,7 @@ class ColumnDecoder:
         last_start: int,
         max_packet_bytes: int,
         context: int,
-    ) -> Frames:
+    ) -> FoundFrames:
         """Find frames as the function `scan_frames` does, and decode them while they are cached.
 
         A `decode` of exactly these frames then returns the result; any other `decode` discards it.
@@ -217,11 +185,7 @@ class ColumnDecoder:
     def decode(
         self, data: Bytes, stop: int, starts: Ints, sizes: Ints, contexts: Ints, offsets: Ints
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Decode whole packets at `starts` of `data`, which are at `offsets` of the stream.
-
-        Return a batch with a row per packet, and the rows that the scalar reader has to decode:
-        their values in the batch are undefined.
-        """
+        """Decode whole packets; see the base class."""
         as_scanned = starts is self._scanned and len(starts) > 0
         decoded = self._decoded if as_scanned else None
         self._scanned, self._decoded = _NONE, None
@@ -230,11 +194,11 @@ class ColumnDecoder:
         if decoded is None:
             _, decoded = self._fill(data, stop, starts, sizes, contexts, int(sizes.sum()))
         arena, entries, rejected, fields = decoded
-        fill_positions(arena, offsets, sizes)
+        self._fill_positions(arena, offsets, sizes)
         batch = arena.batch(entries, len(starts))
         if fields:
-            columns = [fields.get(name, batch[name]) for name in batch.schema.names]
-            batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+            filled = [fields.get(name, batch[name]) for name in batch.schema.names]
+            batch = pa.RecordBatch.from_arrays(filled, schema=batch.schema)
         return batch, np.flatnonzero(rejected)
 
     def _fill(
@@ -256,15 +220,15 @@ class ColumnDecoder:
         scratch = _Scratch.for_bytes(min(taken, most * packets.MAX_SCRATCH_BYTES))
         a = arena.arrays
         a["offsets"][:, 0] = 0
-        frames = packets.Frames(stop, starts, sizes, contexts)
+        frames = Frames(stop, starts, sizes, contexts)
         block = packets.Block(a["block"][0], a["row bits"][0])
-        columns = packets.Columns(
+        filled = packets.Columns(
             a["i32"], a["i64"], a["bits"], a["rejected"][0], a["offsets"], a["names"][0],
             scratch.topics, arena.rest,
         )  # fmt: skip
         properties = packets.Properties(scratch.text, scratch.codes, scratch.offsets)
         rows = packets.fill_rows(
-            data, frames, limits is None, limits or _NO_LIMITS, self._wanted, block, columns,
+            data, frames, limits is None, limits or _NO_LIMITS, self._wanted, block, filled,
             properties,
         )  # fmt: skip
         ends = a["offsets"][:, rows].tolist()
@@ -295,28 +259,13 @@ def _put_properties(arena: Arena, scratch: _Scratch, entries: int) -> None:
     arena.put("property values", scratch.text[: ends[-1]])
 
 
-class _Scratch:
-    """A thread's scratch memory for text whose size is known only after decoding; it is reused."""
-
-    _kept = local()
+class _Scratch(Scratch):
+    """Topics and properties of packets."""
 
     def __init__(self, taken: int) -> None:
-        self.taken = taken
+        super().__init__(taken)
         most = taken // LEAST_PROPERTY_BYTES
         self.topics = np.empty(taken + SLACK, np.uint8)
         self.text = np.empty(TEXT_BYTES_PER_BYTE * taken + SLACK, np.uint8)
         self.codes = np.empty(most, np.int32)
         self.offsets = np.zeros(most + 1, np.int32)
-
-    @classmethod
-    def for_bytes(cls, taken: int) -> _Scratch:
-        """Return the thread's scratch for `taken` bytes of packets.
-
-        One for more than `_MOST_KEPT` bytes is not kept.
-        """
-        kept: _Scratch | None = getattr(cls._kept, "scratch", None)
-        if kept is None or kept.taken < taken:
-            kept = cls(taken + -taken % _SCRATCH_STEP)
-            if kept.taken <= _MOST_KEPT:
-                cls._kept.scratch = kept
-        return kept

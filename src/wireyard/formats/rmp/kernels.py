@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from wireyard.accelerate import I64, READ, array, inlined, kernel, record
 from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints
+from wireyard.formats.columns import Frames
 from wireyard.formats.rmp.context import (
     BEFORE_BITS,
     BEFORE_SHIFT,
@@ -178,14 +179,6 @@ def put_source(out: Bytes, at: int, data: Bytes, start: int) -> int:
         at += 1
     out[at - 1] = 58
     return put_i64(out, at, load_u16(data, start + 4))
-
-
-class Frames(NamedTuple):
-    """The messages of a window. Axis: r."""
-
-    starts: Ints
-    sizes: Ints
-    contexts: Ints
 
 
 class Columns(NamedTuple):

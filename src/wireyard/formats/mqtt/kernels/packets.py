@@ -21,6 +21,7 @@ import numpy as np
 
 from wireyard.accelerate import BOOL, I64, READ, array, inlined, kernel, record
 from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
+from wireyard.formats.columns import Frames
 from wireyard.formats.mqtt.kernels.blocks import (
     BLOCK_ROWS,
     CHECKED_AT,
@@ -142,16 +143,6 @@ def scan_frames(
         data, start, stop, last_start, max_packet_bytes, context, starts, sizes,
         0, starts.shape[0],
     )  # fmt: skip
-
-
-class Frames(NamedTuple):
-    """Packets of a window. Axis: r."""
-
-    stop: int
-    """Nothing is read at or after it."""
-    starts: Ints
-    sizes: Ints
-    contexts: Ints
 
 
 class Limits(NamedTuple):
