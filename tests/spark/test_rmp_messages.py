@@ -21,6 +21,7 @@ from wireyard.lake.writer import Lake
 from wireyard.layers.rmp import MessageId, QoS, Want
 from wireyard.layers.rmp.chain import derive_tables, key_of
 from wireyard.layers.rmp.observer import NEEDED, Observer, observe
+from wireyard.pipeline.facts import rmp
 from wireyard.pipeline.inputs.finding import InputOptions, list_inputs
 from wireyard.pipeline.job import fill_lake
 from wireyard.spark.running import SparkEngine
@@ -37,7 +38,7 @@ STREAM = f"{PRODUCER}>{GROUP}:{PORT}"
 
 
 def messages_of(
-    tmp_path: Path, spark: SparkSession, sent: Sequence[Sent], **settings: Any
+    tmp_path: Path, spark: SparkSession | None, sent: Sequence[Sent], **settings: Any
 ) -> list[dict[str, Any]]:
     """Return the messages of a capture, in the order of stream and offset."""
     (tmp_path / "in.pcap").write_bytes(capture(sent))
@@ -135,22 +136,26 @@ def traffic() -> list[Sent]:
     return sorted(sent, key=lambda one: one.at_s)
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 7, 24])
+@pytest.mark.parametrize(("on_spark", "tasks"), [(True, 1), (True, 7), (False, 24)])
 def test_the_same_messages_for_any_number_of_tasks(
-    tmp_path: Path, spark: SparkSession, tasks: int
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    on_spark: bool,
+    tasks: int,
 ) -> None:
+    """They are divided by sender and by process; in this process a few rows at a time."""
     sent = traffic()
     by_sender: dict[Any, list[Any]] = {}
     for row in rows_of(sent):
         by_sender.setdefault(key_of(row), []).append(row)
     expected = [data for rows in by_sender.values() for data in messages(observe(rows, Observer()))]
-    before = spark.conf.get("spark.sql.shuffle.partitions") or ""
-    spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
-    try:
-        found = messages_of(tmp_path, spark, sent, split_bytes=-(-len(capture(sent)) // tasks))
-    finally:
-        spark.conf.set("spark.sql.shuffle.partitions", before)
     assert len(expected) > 300
+    monkeypatch.setattr(rmp, "_MOST_PACKETS", -(-len(sent) // tasks))
+    monkeypatch.setattr(rmp, "_ROWS", 3)
+    divided = rmp.DIVISION._replace(most_packets=0, most_here=0)
+    monkeypatch.setattr(rmp, "DIVISION", divided)
+    found = messages_of(tmp_path, spark if on_spark else None, sent)
     assert sorted(row["body"] for row in found) == sorted(expected)
     assert len({row["message_key"] for row in found}) == len(found)
     path = tmp_path / "in.pcap"

@@ -19,7 +19,6 @@ from wireyard.layers.mqtt.deliveries.columns import Topics
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import Attempt, ConnectionRecord, Message, Will
 from wireyard.layers.mqtt.tracked import Clients
-from wireyard.layers.rmp.chain import CHAIN as RMP
 from wireyard.layers.stages import Key, Order
 from wireyard.pipeline import replacing
 from wireyard.pipeline.decoding import task as bronze
@@ -27,8 +26,8 @@ from wireyard.pipeline.decoding.indexing import HeaderPiece
 from wireyard.pipeline.decoding.task import AnyPiece, Piece
 from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
+from wireyard.pipeline.facts import rmp as rmp_facts
 from wireyard.pipeline.facts import stage
-from wireyard.pipeline.facts.keyed import _record_type
 from wireyard.pipeline.facts.tasks import derive_groups
 from wireyard.pipeline.inputs.captures import CapturePart
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
@@ -102,7 +101,7 @@ def test_what_is_written_is_read(value: Any, kind: Any) -> None:
         first_parameter(derive_groups), first_parameter(stage._derive_more), stage._Parts,
         first_parameter(partial(mqtt_facts._count)), first_parameter(mqtt_facts._split),
         first_parameter(jmq_facts._split),
-        first_parameter(replacing._split_file), _record_type(RMP["conversations"]),
+        first_parameter(replacing._split_file), rmp_facts._Records,
     ],
 )  # fmt: skip
 def test_all_that_is_passed_on_has_a_form(kind: Any) -> None:

@@ -4,9 +4,8 @@ Every key of the layers begins with the source, except for JMS messages, which s
 show. So the facts of some inputs can be made while those of others stay.
 
 1. A task derives the facts of a protocol from all packets of some inputs, if they are few enough to
-   be held (`registered`). More packets are divided among tasks, in several stages (`Division`):
-   columns are partitioned by key (`mqtt`, `jmq`), or rows are processed key by key (`rmp`, and the
-   hops of many JMS messages; see ``wireyard.layers.stages``).
+   be held (`registered`). More packets are partitioned by key among tasks, in several stages
+   (`Division`): those of `mqtt` and `jmq` as columns, those of `rmp` row by row.
 2. Tasks compute latencies from the files of deliveries, and count the files of messages.
 3. One task merges the counts, and the producers that several tasks have seen.
 """

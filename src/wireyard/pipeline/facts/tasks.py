@@ -162,26 +162,39 @@ def run_stages(
     return runner.run_stages(first, work, [*stages], Result, together=_TOGETHER)
 
 
-def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Results:
-    """Write rows of tables, one file for each table; yield the files."""
-    captured = FrameFiles.of(output.spans)
-    files: dict[str, tuple[str, PartFile]] = {}
-    sources: defaultdict[str, set[str]] = defaultdict(set)
-    for name, table in tables:
+class FactWriter:
+    """Writes rows of tables as they come, one file for each table."""
+
+    def __init__(self, output: Output) -> None:
+        self._staging, self._captured = output.staging, FrameFiles.of(output.spans)
+        self._files: dict[str, tuple[str, PartFile]] = {}
+        self._sources = defaultdict[str, set[str]](set)
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Write rows of a table."""
         if not table.num_rows:
-            continue
-        if name == "messages":
-            table = captured.locate(table)
-        timed = with_times(name, table)
-        if name not in files:
+            return
+        timed = with_times(name, self._captured.locate(table) if name == "messages" else table)
+        if name not in self._files:
             file = f"part-{uuid4().hex}.parquet"
-            files[name] = file, PartFile(f"{output.staging}/{name}/{file}", timed.schema)
+            self._files[name] = file, PartFile(f"{self._staging}/{name}/{file}", timed.schema)
         for batch in timed.to_batches():
-            files[name][1].write(batch)
-        sources[name].update(pc.unique(timed["source"]).to_pylist())
-    for name, (file, part) in files.items():
-        part.close()
-        yield FactFile(name, file, tuple(sorted(sources[name])))
+            self._files[name][1].write(batch)
+        self._sources[name].update(pc.unique(timed["source"]).to_pylist())
+
+    def close(self) -> Results:
+        """Finish the files, and yield them."""
+        for name, (file, part) in self._files.items():
+            part.close()
+            yield FactFile(name, file, tuple(sorted(self._sources[name])))
+
+
+def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Results:
+    """Write rows of tables; yield their files."""
+    writer = FactWriter(output)
+    for name, table in tables:
+        writer.write(name, table)
+    yield from writer.close()
 
 
 STREAM_COLUMNS: Final = (
