@@ -310,8 +310,6 @@ class Simulation:
         """Compare the bytes that the broker counts for each session with those that it keeps."""
         router = self.core.router
         for session in router.sessions.values():
-            flights = [flow.delivery for flow in session.flows.sending.values()]
-            assert session.kept_bytes == sum(
-                delivery.message.size for delivery in (*session.queue, *flights)
-            )
+            kept = (*session.queue, *session.flows.sending.values())
+            assert session.kept_bytes == sum(delivery.message.size for delivery in kept)
         assert router._kept_bytes == sum(one.kept_bytes for one in router.sessions.values())

@@ -21,8 +21,7 @@ from wireyard.endpoints.jmq import (
     Request,
     ServerEndpoint,
 )
-from wireyard.endpoints.jmq.login import read_login
-from wireyard.endpoints.jmq.packets import BLOCK
+from wireyard.endpoints.jmq.packets import BLOCK, read_login
 from wireyard.errors import DecodeError
 from wireyard.formats.jmq.packet import encode
 from wireyard.formats.jmq.router import RouterView, addressed_head, message_head

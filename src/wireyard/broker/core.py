@@ -26,23 +26,12 @@ from wireyard.endpoints import (
     Completed,
     Ended,
     Event,
-    KnownTopics,
     Message,
     Received,
     Released,
     ServerEndpoint,
     Tap,
-)
-from wireyard.endpoints.codes import (
-    BAD_LOGIN,
-    BAD_METHOD,
-    KEEP_ALIVE_TIMEOUT,
-    NOT_AUTHORIZED,
-    PROTOCOL_ERROR,
-    QUOTA_EXCEEDED,
-    SHUTTING_DOWN,
-    TAKEN_OVER,
-    WITH_WILL,
+    codes,
 )
 from wireyard.endpoints.packets import ERROR
 from wireyard.formats.mqtt.control import Auth, Connect, Disconnect, Subscribe, Unsubscribe
@@ -59,15 +48,15 @@ class Core(Half[Link]):
     """The broker for MQTT clients."""
 
     _UNIDENTIFIED = "have sent no CONNECT yet"
-    _TOO_LATE = KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
-    _TOO_MUCH, _SHUT_DOWN = QUOTA_EXCEEDED, SHUTTING_DOWN
+    _TOO_LATE = codes.KEEP_ALIVE_TIMEOUT, "sent no valid CONNECT"
+    _TOO_MUCH, _SHUT_DOWN = codes.QUOTA_EXCEEDED, codes.SHUTTING_DOWN
     router: Router
     kept: Persistence | None
 
     def _set_up(self, store: Store | None) -> None:
         self.kept = None if store is None else Persistence(store)
         self.router = Router(self.settings, self.say, self.kept)
-        self._known = KnownTopics()
+        self._known: dict[bytes, str] = {}
         self._handlers: dict[type, Callable[[Link, Any], None]] = {
             Message: self._on_message,
             Burst: self._on_burst,
@@ -124,7 +113,7 @@ class Core(Half[Link]):
             return
         if until <= self.now:
             seconds = 1.5 * link.endpoint.keep_alive
-            self.end(link, KEEP_ALIVE_TIMEOUT, f"was silent for over {seconds:g} s")
+            self.end(link, codes.KEEP_ALIVE_TIMEOUT, f"was silent for over {seconds:g} s")
         else:
             self._at(until, lambda: self._watch(link))
 
@@ -148,21 +137,21 @@ class Core(Half[Link]):
             self._admit(link, packet)
         elif link in self.links:
             name = packet.username or ""
-            self.end(link, BAD_LOGIN, f"user name '{name}' or its password is not known")
+            self.end(link, codes.BAD_LOGIN, f"user name '{name}' or its password is not known")
 
     def _admit(self, link: Link, packet: Connect, method: dict[str, Any] | None = None) -> None:
         """Accept a CONNECT whose login is right, and give it its session."""
         settings, sessions = self.settings, self.router.sessions
         client_id = packet.client_id or f"wireyard-{token_hex(8)}"
         if not self._may_write(packet.username, client_id, packet.will_topic):
-            self.end(link, NOT_AUTHORIZED, f"may not publish its will to {packet.will_topic}")
+            self.end(link, codes.NOT_AUTHORIZED, f"may not publish its will to {packet.will_topic}")
             return
         if client_id not in sessions and len(sessions) >= settings.max_sessions:
-            self.end(link, QUOTA_EXCEEDED, f"there are {len(sessions)} sessions")
+            self.end(link, codes.QUOTA_EXCEEDED, f"there are {len(sessions)} sessions")
             return
         old = sessions.get(client_id)
         if old is not None and old.link is not None:
-            self.end(old.link, TAKEN_OVER, f"client id is used by {link.name} now")
+            self.end(old.link, codes.TAKEN_OVER, f"client id is used by {link.name} now")
         if packet.clean_start and client_id in sessions:
             self._discard(sessions[client_id])
         old = sessions.get(client_id)
@@ -193,7 +182,7 @@ class Core(Half[Link]):
     def _begin_conversation(self, link: Link, packet: Connect, method: str) -> None:
         begin = self.settings.enhanced.get(method)
         if begin is None:
-            self.end(link, BAD_METHOD, f"authentication method '{method}' is not known")
+            self.end(link, codes.BAD_METHOD, f"authentication method '{method}' is not known")
         else:
             link.conversation = begin(packet)
             self._converse(link, packet, method, None)
@@ -209,7 +198,7 @@ class Core(Half[Link]):
         elif packet.return_code == _CONTINUE and link.conversation is not None:
             self._converse(link, connect, method, properties.get("authentication_data", b""))
         else:
-            self.end(link, PROTOCOL_ERROR, "sends AUTH where there is nothing to answer")
+            self.end(link, codes.PROTOCOL_ERROR, "sends AUTH where there is nothing to answer")
 
     def _converse(self, link: Link, connect: Connect, method: str, data: bytes | None) -> None:
         """Pass data to an enhanced authentication, and act on what it says."""
@@ -220,7 +209,7 @@ class Core(Half[Link]):
         except StopIteration as result:
             link.conversation = None
             if not result.value:
-                self.end(link, NOT_AUTHORIZED, f"is not who it says it is, by '{method}'")
+                self.end(link, codes.NOT_AUTHORIZED, f"is not who it says it is, by '{method}'")
             elif link.session is None:
                 self._admit(link, connect, named)
             else:
@@ -245,7 +234,11 @@ class Core(Half[Link]):
         """Decide what becomes of a session whose connection has ended."""
         event = "dropped"
         if packet is not None:
-            event = "disconnected_with_will" if packet.return_code == WITH_WILL else "disconnected"
+            event = (
+                "disconnected_with_will"
+                if packet.return_code == codes.WITH_WILL
+                else "disconnected"
+            )
             asked = dict(packet.properties or ()).get("session_expiry_interval")
             if isinstance(asked, int) and session.expiry_s:
                 session.expiry_s = min(asked, self.settings.max_session_expiry_s)
@@ -335,7 +328,7 @@ class Core(Half[Link]):
         session = link.session
         assert session is not None
         if not self._may_write(session.user, session.client_id, message.topic):
-            self._refuse(link, message, NOT_AUTHORIZED, f"may not publish to {message.topic}")
+            self._refuse(link, message, codes.NOT_AUTHORIZED, f"may not publish to {message.topic}")
             return
         code = self.router.publish(message, session)
         if code >= ERROR and message.qos:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from wireyard.broker.access import CheckLogin
 from wireyard.broker.settings import Settings
@@ -16,13 +16,32 @@ from wireyard.endpoints import Ended, Tap
 _LONGEST_S: Final = 60.0
 
 
-class _Link(Protocol):
-    endpoint: Any
-    held_bytes: int
-    waits_for: int
+E = TypeVar("E")
 
 
-L = TypeVar("L", bound=_Link)
+class BaseLink(Generic[E]):
+    """One connection of a client."""
+
+    __slots__ = ("endpoint", "held_bytes", "is_slow", "name", "waits_for")
+    client_id: Any
+    """The client id, None as long as it is not known."""
+
+    def __init__(self, endpoint: E, name: str) -> None:
+        self.endpoint, self.name = endpoint, name
+        self.held_bytes = 0
+        """Of a packet that has not arrived whole."""
+        self.is_slow = False
+        """Whether the client has not read what was sent long ago."""
+        self.waits_for = 0
+        """Group of the store that has to be committed before what it has to send may leave."""
+
+    @property
+    def shown(self) -> str:
+        """The client for a line of text: its client id and address."""
+        return self.name if self.client_id is None else f"{self.client_id} ({self.name})"
+
+
+L = TypeVar("L", bound=BaseLink[Any])
 
 
 class Half(ABC, Generic[L]):

@@ -108,7 +108,7 @@ class Persistence:
             return
         session.is_stored = False
         self.store.remove(_SESSIONS, session.client_id)
-        for delivery in (*session.queue, *(one.delivery for one in session.flows.sending.values())):
+        for delivery in (*session.queue, *session.flows.sending.values()):
             self.remove_delivery(delivery)
         for packet_id in session.flows.receiving:
             self.release(session, packet_id)

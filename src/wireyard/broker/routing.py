@@ -18,8 +18,7 @@ from wireyard.broker.persistence import Persistence
 from wireyard.broker.retained import Retained
 from wireyard.broker.session import Link, Session
 from wireyard.broker.settings import Settings
-from wireyard.endpoints import Burst, Delivery, Message
-from wireyard.endpoints.codes import NO_SUBSCRIBERS, NOT_AUTHORIZED, QUOTA_EXCEEDED
+from wireyard.endpoints import Burst, Delivery, Message, codes
 from wireyard.endpoints.messages import MQIPDP
 from wireyard.endpoints.packets import ERROR
 from wireyard.errors import SourceError
@@ -94,16 +93,16 @@ class Router:
         """Add a subscription; return its reason code, the granted QoS, and whether it is new."""
         access, filter = self.settings.access, subscription.filter
         if access is not None and not access.may_read(session.user, session.client_id, filter):
-            self.say(f"{session.client_id}: may not subscribe to {filter} [{NOT_AUTHORIZED}]")
-            return NOT_AUTHORIZED, False
+            self.say(f"{session.client_id}: may not subscribe to {filter} [{codes.NOT_AUTHORIZED}]")
+            return codes.NOT_AUTHORIZED, False
         is_new = filter not in session.subscriptions
         refused, most = self._tree.refused, self.settings.max_subscriptions
         if not is_new or len(session.subscriptions) < most:
             self._tree.subscribe(subscription)
         if (is_new and len(session.subscriptions) >= most) or self._tree.refused > refused:
             text = f"has {most} subscriptions, or one of too many levels"
-            self.say(f"{session.client_id}: {text} [{QUOTA_EXCEEDED}]")
-            return QUOTA_EXCEEDED, False
+            self.say(f"{session.client_id}: {text} [{codes.QUOTA_EXCEEDED}]")
+            return codes.QUOTA_EXCEEDED, False
         session.subscriptions[filter] = subscription
         self._targets.clear()
         if self.kept is not None and session.is_durable:
@@ -155,8 +154,8 @@ class Router:
         if message.retain:
             self._retain(message)
         count = self.route(message, publisher)
-        code = NO_SUBSCRIBERS if self.also is None else self.also(message)
-        return 0 if count and code == NO_SUBSCRIBERS else code
+        code = codes.NO_SUBSCRIBERS if self.also is None else self.also(message)
+        return 0 if count and code == codes.NO_SUBSCRIBERS else code
 
     def publish_burst(self, burst: Burst, publisher: Session) -> None:
         """Pass on several messages of QoS 0 and one topic."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from wireyard.broker.half import BaseLink
 from wireyard.broker.settings import Conversation
 from wireyard.endpoints import Delivery, Flows, Message, ServerEndpoint
 from wireyard.formats.mqtt.control import Connect, Publish
@@ -14,34 +15,20 @@ FOR_EVER: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not end (MQTT 5.0, 3.1.2.11.2)."""
 
 
-class Link:
+class Link(BaseLink[ServerEndpoint]):
     """One connection of a client."""
 
-    __slots__ = (
-        "conversation",
-        "endpoint",
-        "held_bytes",
-        "is_slow",
-        "name",
-        "session",
-        "waits_for",
-    )
+    __slots__ = ("conversation", "session")
 
     def __init__(self, endpoint: ServerEndpoint, name: str) -> None:
-        self.endpoint, self.name = endpoint, name
+        super().__init__(endpoint, name)
         self.session: Session | None = None
         self.conversation: Conversation | None = None
-        self.held_bytes = 0
-        """Of a packet that has not arrived whole."""
-        self.is_slow = False
-        """Whether the client has not read what was sent long ago."""
-        self.waits_for = 0
-        """Group of the store that has to be committed before what it has to send may leave."""
 
     @property
-    def shown(self) -> str:
-        """The client for a line of text: its client id and address."""
-        return self.name if self.session is None else f"{self.session.client_id} ({self.name})"
+    def client_id(self) -> str | None:
+        """The client id, once it is known."""
+        return None if self.session is None else self.session.client_id
 
 
 class Session:

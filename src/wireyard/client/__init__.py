@@ -19,7 +19,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from wireyard.client.client import Client
-from wireyard.client.errors import ConnectionLost, Refused
+from wireyard.client.connection import ConnectionLost, Refused
 from wireyard.client.jmq import JmqClient
 from wireyard.endpoints import Message
 

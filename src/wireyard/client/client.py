@@ -21,9 +21,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 from wireyard.client.address import parse_address
-from wireyard.client.errors import ConnectionLost, Refused
-from wireyard.client.keeper import Keeper, fail_all
-from wireyard.client.wire import Wire
+from wireyard.client.connection import ConnectionLost, Keeper, Refused, Wire, fail_all
 from wireyard.endpoints import (
     ClientEndpoint,
     Completed,
@@ -31,7 +29,6 @@ from wireyard.endpoints import (
     Ended,
     Event,
     Flows,
-    KnownTopics,
     Message,
     WebSocket,
 )
@@ -129,7 +126,8 @@ class Client(Keeper):
         self._conversation: Conversation | None = None
         self._proven: asyncio.Future[None] | None = None
         """Is done when the broker has answered an authentication of an open connection."""
-        self._known, self._flows = KnownTopics(), Flows()
+        self._known: dict[bytes, str] = {}
+        self._flows = Flows()
         self._was_connected = False
         self._unsent: deque[Delivery] = deque()
         self._requests: dict[int, _Request] = {}

@@ -20,15 +20,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from secrets import token_bytes
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from wireyard.client.address import parse_address
-from wireyard.client.errors import ConnectionLost, Refused
+from wireyard.client.connection import ConnectionLost, Keeper, Refused, Wire, fail_all
 from wireyard.client.jmq_parts import Consumer, Place, Received, Transaction
-from wireyard.client.keeper import Keeper, fail_all
-from wireyard.client.wire import Wire
 from wireyard.endpoints.channel import Ended
-from wireyard.endpoints.jmq import ClientEndpoint, Event, Message, Request
+from wireyard.endpoints.jmq import Answered, ClientEndpoint, Event, Message, Request
 from wireyard.endpoints.jmq.packets import BLOCK, Stamp
 from wireyard.errors import DecodeError, SourceError, UsageError
 from wireyard.formats.jmq.body import PlainBody
@@ -56,7 +54,14 @@ class _Sending:
 
     packet: Packet
     place: Place
-    done: asyncio.Future[None]
+    done: asyncio.Future[Request | None]
+
+
+class _Asking(NamedTuple):
+    """A request without a reply, and the consumer that gets messages from its reply on."""
+
+    done: asyncio.Future[Request]
+    consumer: Consumer | None
 
 
 class JmqClient(Keeper):
@@ -94,17 +99,14 @@ class JmqClient(Keeper):
         self._stamps = Stamps(MAX_SEQUENCE)
         self._own_address = b"\xff\0\0\0" + token_bytes(6) + b"\xff\xff\x7f\0\0\1"
         self._session = 0
-        self._answers: dict[int, asyncio.Future[Request]] = {}
         self._producers: dict[Place, int] = {}
         self._making = asyncio.Lock()
         """Is held while a producer is made, so that a destination has one."""
         self._kept: list[Consumer] = []
         """All consumers, and those of the connection by their ids:"""
         self._consumers: dict[int, Consumer] = {}
-        self._adding: dict[int, Consumer] = {}
-        """Consumers whose reply has not come."""
         self._unsent: dict[Place, deque[_Sending]] = {}
-        self._in_flight: dict[int, _Sending] = {}
+        """Messages that wait; those that are in flight are tags of the endpoint."""
 
     # --- connections ----------------------------------------------------------------------
 
@@ -161,34 +163,30 @@ class JmqClient(Keeper):
             await self._add_consumer(wire, consumer)
         wire.endpoint.tell("START")
         self._wire = wire
-        again = list(self._in_flight.values())
-        self._in_flight.clear()
-        for sending in reversed(again):
-            packet = sending.packet
-            sending.packet = replace(packet, bit_flags=packet.bit_flags | FLAGS["I"])
-            self._unsent.setdefault(sending.place, deque()).appendleft(sending)
         self._pump()
 
     def _lose(self, wire: Wire) -> None:
         lost = ConnectionLost(f"{self.address}: the connection is lost")
-        fail_all(self._answers.values(), lost)
-        self._answers.clear()
-        self._adding.clear()
-        in_transactions = (one for one in self._sendings() if one.packet.transaction_id is not None)
+        for tag in reversed(wire.endpoint.tags):
+            if isinstance(tag, _Asking):
+                fail_all([tag.done], lost)
+            else:
+                packet = tag.packet
+                tag.packet = replace(packet, bit_flags=packet.bit_flags | FLAGS["I"])
+                self._unsent.setdefault(tag.place, deque()).appendleft(tag)
+        in_transactions = (one for one in self._waiting() if one.packet.transaction_id is not None)
         fail_all((one.done for one in in_transactions), lost)
-        self._in_flight = {id: one for id, one in self._in_flight.items() if not one.done.done()}
         super()._lose(wire)
 
     def _fail(self, error: SourceError) -> None:
         super()._fail(error)
-        fail_all(self._answers.values(), error)
-        fail_all((one.done for one in self._sendings()), error)
+        fail_all((one.done for one in self._waiting()), error)
         for consumer in self._kept:
             consumer.news.set()
 
-    def _sendings(self) -> Iterator[_Sending]:
-        """Yield the messages without a reply, sent or not."""
-        return chain(self._in_flight.values(), *self._unsent.values())
+    def _waiting(self) -> Iterator[_Sending]:
+        """Yield the messages that wait for a connection, or for credit."""
+        return chain.from_iterable(self._unsent.values())
 
     async def _persist(self, act: Callable[[Wire], Awaitable[None]]) -> None:
         """Do something on the connection, again on the next one if that one is lost."""
@@ -219,13 +217,10 @@ class JmqClient(Keeper):
         self.check()
         if wire is None or wire.closed.is_set():
             raise ConnectionLost(f"{self.address}: there is no connection")
-        number = wire.endpoint.ask(kind, properties, body, transaction_id)
-        answer: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        if consumer is not None:
-            self._adding[number] = consumer
+        asking = _Asking(asyncio.get_running_loop().create_future(), consumer)
+        wire.endpoint.ask(kind, properties, body, transaction_id, asking)
         wire.wake()
-        reply = await answer
+        reply = await asking.done
         status = reply.get("JMQStatus", int, OK)
         if status != OK:
             raise Refused(f"{kind}: {reply.get('JMQReason', str) or status}", status)
@@ -304,7 +299,7 @@ class JmqClient(Keeper):
                     await self._persist(lambda wire: self._add_producer(wire, place))
         self._check_transaction(transaction)
         self.check()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[Request | None] = asyncio.get_running_loop().create_future()
         self._unsent.setdefault(place, deque()).append(_Sending(packet, place, done))
         self._pump()
         await done
@@ -329,7 +324,7 @@ class JmqClient(Keeper):
                         sequence=sequence,
                     )  # fmt: skip
                 if not sending.done.done():
-                    self._in_flight[wire.endpoint.send(sending.packet, producer)] = sending
+                    wire.endpoint.send(sending.packet, producer, sending)
             if not waiting:
                 del self._unsent[place]
         wire.wake()
@@ -410,29 +405,26 @@ class JmqClient(Keeper):
                     consumer.news.set()
             elif isinstance(event, Ended):
                 self._reason = Refused(f"{self.address}: {event.text}", event.code)
-            elif isinstance(event, Request):
-                self._take_reply(event)
+            elif isinstance(event, Answered):
+                self._take_reply(*event)
         self._pump()
         return True
 
-    def _take_reply(self, reply: Request) -> None:
-        sending, answer = self._in_flight.pop(reply.id, None), self._answers.pop(reply.id, None)
-        consumer = self._adding.pop(reply.id, None)
-        if consumer is not None and "JMQConsumerID" in reply.properties:
-            consumer.id = reply.get("JMQConsumerID", int, 0)
-            self._consumers[consumer.id] = consumer
+    def _take_reply(self, reply: Request, tag: Any) -> None:
         if reply.packet_type == _LOGIN_REPLY:
             assert self._accepted is not None
             self._accepted.set_result(None)
-        elif sending is not None and not sending.done.done():
-            status = reply.get("JMQStatus", int, OK)
-            if status in (OK, 304):  # it has the message already
-                sending.done.set_result(None)
-            else:
-                text = reply.get("JMQReason", str) or str(status)
-                sending.done.set_exception(Refused(f"{sending.place[0]}: {text}", status))
-        elif answer is not None and not answer.done():
-            answer.set_result(reply)
+        elif isinstance(tag, _Asking) and tag.consumer and "JMQConsumerID" in reply.properties:
+            tag.consumer.id = reply.get("JMQConsumerID", int, 0)
+            self._consumers[tag.consumer.id] = tag.consumer
+        if tag is None or tag.done.done():
+            return
+        status = reply.get("JMQStatus", int, OK)
+        if isinstance(tag, _Asking) or status in (OK, 304):  # it has the message already
+            tag.done.set_result(reply)
+        else:
+            text = reply.get("JMQReason", str) or str(status)
+            tag.done.set_exception(Refused(f"{tag.place[0]}: {text}", status))
 
 
 def _type_of(body: PlainBody | None) -> str:

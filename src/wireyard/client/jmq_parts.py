@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from wireyard.client.wire import Wire
+from wireyard.client.connection import Wire
 from wireyard.endpoints.jmq import Message
 from wireyard.endpoints.jmq.client import Key
 from wireyard.errors import DecodeError

@@ -4,25 +4,16 @@ An endpoint takes bytes and the time, and gives bytes and events. Its flows foll
 of ``wireyard.layers.mqtt``, which also judge captures: where a table names a rule, the endpoint
 ends the connection with the reason code of that rule (``codes``).
 
-- ``messages``: application messages, and the PUBLISH packets that carry them
-- ``flows``: messages in flight of a session, over all of its connections
-- ``packets``, ``endpoint``: what both sides have in common; ``server``, ``client``: the two sides
+- ``messages``: application messages, the PUBLISH packets that carry them, and those in flight of a
+  session, over all of its connections
+- ``packets``, ``endpoint``: what both sides have in common; ``sides``: the two sides
 - ``websocket``: the same inside a WebSocket
 """
 
 from wireyard.endpoints.channel import Ended, Limits, Tap
-from wireyard.endpoints.client import ClientEndpoint
-from wireyard.endpoints.flows import Flows
-from wireyard.endpoints.messages import Delivery, Message
-from wireyard.endpoints.packets import (
-    Burst,
-    Completed,
-    Event,
-    KnownTopics,
-    Received,
-    Released,
-)
-from wireyard.endpoints.server import ServerEndpoint
+from wireyard.endpoints.messages import Delivery, Flows, Message
+from wireyard.endpoints.packets import Burst, Completed, Event, Received, Released
+from wireyard.endpoints.sides import ClientEndpoint, ServerEndpoint
 from wireyard.endpoints.websocket import WebSocket
 
 __all__ = [
@@ -33,7 +24,6 @@ __all__ = [
     "Ended",
     "Event",
     "Flows",
-    "KnownTopics",
     "Limits",
     "Message",
     "Received",

@@ -9,15 +9,13 @@ from typing import Any, ClassVar, Literal
 
 from wireyard.endpoints.channel import Ended, Limits, Tap
 from wireyard.endpoints.codes import NOT_FOUND, code_of_rule
-from wireyard.endpoints.flows import Flows
-from wireyard.endpoints.messages import MQIPDP, Delivery, Message, key_of, publish_packet
+from wireyard.endpoints.messages import MQIPDP, Delivery, Flows, Message, key_of, publish_packet
 from wireyard.endpoints.packets import (
     ERROR,
     PLAIN_ACKS,
     Burst,
     Completed,
     Event,
-    KnownTopics,
     PacketEndpoint,
     Received,
     Released,
@@ -50,7 +48,10 @@ class Endpoint(PacketEndpoint):
     alias_rule: ClassVar[str]
 
     def __init__(
-        self, limits: Limits | None = None, known: KnownTopics | None = None, tap: Tap | None = None
+        self,
+        limits: Limits | None = None,
+        known: dict[bytes, str] | None = None,
+        tap: Tap | None = None,
     ) -> None:
         super().__init__(limits, known, tap)
         self.flows = Flows()
@@ -104,7 +105,7 @@ class Endpoint(PacketEndpoint):
                 return
             topic = self._aliases_in[alias]
         if not properties and self.version != MQIPDP:
-            self.known.add(packet)
+            self.remember(packet)
         self.take_message(Message.of(packet, topic, now), events)
 
     def take_message(self, message: Message, events: list[Event]) -> None:
@@ -235,15 +236,15 @@ class Endpoint(PacketEndpoint):
                 events.append(Released(packet_id))
                 self._send_ack("pubcomp", packet_id, 0 if cell.effect else NOT_FOUND)
         else:
-            flow = self.flows.sending.get(packet_id)
+            delivery = self.flows.sending.get(packet_id)
             cell = self.flows.sent(packet_id, event)
-            if cell.effect == "received" and flow is not None:
-                events.append(Received(flow.delivery))
+            if cell.effect == "received" and delivery is not None:
+                events.append(Received(delivery))
                 self.flows.sent(packet_id, "pubrel")
                 self._send_ack("pubrel", packet_id)
-            elif cell.effect is not None and flow is not None:
+            elif cell.effect is not None and delivery is not None:
                 # PUBCOMP has only one other code: the receiver had completed the flow before.
-                events.append(Completed(flow.delivery, 0 if event == "pubcomp" else code))
+                events.append(Completed(delivery, 0 if event == "pubcomp" else code))
                 self._resend(self.heard_at)
         if cell.rule is not None:
             self.break_rule(cell.rule, events)

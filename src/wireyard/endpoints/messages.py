@@ -1,11 +1,16 @@
-"""Application messages, and the PUBLISH packets that carry them.
+"""Application messages, the PUBLISH packets that carry them, and those in flight of a session.
 
 A message goes to many clients, so what their packets have in common is encoded once: packets of
 QoS 0 are equal, others differ in the packet identifier only.
+
+The states of flows are those of `SENDER` for messages that this side sends, and of `RECEIVER` for
+those that it receives. A flow is kept while its message is in flight; afterwards its packet
+identifier is free, because this side has read the acknowledgement itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from math import ceil
 from typing import Any, Final
@@ -15,12 +20,17 @@ from wireyard.formats.mqtt.cursor import read_integer
 from wireyard.formats.mqtt.layout import PUBLISH
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.writing import encode
+from wireyard.layers.mqtt.qos import IN_FLIGHT, MAX_IN_FLIGHT, RECEIVER, SENDER
+from wireyard.layers.states import Cell
 
 MQIPDP: Final = 2
 """The version of 1999, the only one with words whose first byte is the lower one (errata M12)."""
 _EXPIRY: Final = "message_expiry_interval"
 _CACHED_HEADERS: Final = 512
 """Variable headers kept, of 64 KiB or less each."""
+_BEGINS: Final = ("", SENDER["free", "publish_1"].state, SENDER["free", "publish_2"].state)
+_TO_RESEND: Final = frozenset({"resend_1", "resend_2"})
+_TO_RELEASE: Final = frozenset({"unread_2", "rerelease"})
 
 
 class Message:
@@ -91,11 +101,11 @@ class Delivery:
 
     Attributes
     ----------
-    packet_id
-        The packet identifier, once it is in flight at QoS 1 or 2.
+    packet_id, state
+        The packet identifier, and the state in `SENDER`, once it is in flight at QoS 1 or 2.
     """
 
-    __slots__ = ("identifiers", "message", "packet_id", "qos", "retain", "tag")
+    __slots__ = ("identifiers", "message", "packet_id", "qos", "retain", "state", "tag")
 
     def __init__(
         self,
@@ -108,10 +118,120 @@ class Delivery:
         self.message, self.qos, self.retain = message, qos, retain
         self.identifiers, self.tag = identifiers, tag
         self.packet_id: int | None = None
+        self.state = ""
 
     def is_expired(self, now: float) -> bool:
         """Return whether it may no longer begin."""
         return self.message.expires_at is not None and now >= self.message.expires_at
+
+
+class NoIdentifier(Exception):
+    """All packet identifiers are in use."""
+
+
+class Flows:
+    """The flows of a session in both directions, by packet identifier."""
+
+    def __init__(self) -> None:
+        self.sending: dict[int, Delivery] = {}
+        """In the order in which they were first sent, in which they are sent again too."""
+        self.receiving: dict[int, str] = {}
+        """States in `RECEIVER`."""
+        self.requests: set[int] = set()
+        """Packet identifiers of SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
+        self._last_id = 0
+
+    def begin(self, delivery: Delivery) -> int:
+        """Begin to send a message; return its packet identifier.
+
+        A `NoIdentifier` is raised if there is none left.
+        """
+        packet_id = delivery.packet_id = self.free_id()
+        delivery.state = _BEGINS[delivery.qos]
+        self.sending[packet_id] = delivery
+        return packet_id
+
+    def restore(self, delivery: Delivery, is_received: bool) -> None:
+        """Continue with a message that was in flight before a restart.
+
+        `is_received` is whether its PUBREC has arrived.
+        """
+        assert delivery.packet_id is not None
+        delivery.state = _BEGINS[delivery.qos]
+        self.sending[delivery.packet_id] = delivery
+        # Identifiers go on behind it: those before it were acknowledged not long ago.
+        self._last_id = max(self._last_id, delivery.packet_id)
+        if is_received:
+            self.sent(delivery.packet_id, "pubrec")
+
+    def hold(self, packet_id: int) -> None:
+        """Continue with a packet identifier whose PUBREL had not arrived before a restart."""
+        for event in ("publish_2", "pubrec"):
+            self.received(packet_id, event)
+
+    def free_id(self) -> int:
+        """Return a packet identifier that is not in use."""
+        for _ in range(MAX_IN_FLIGHT):
+            self._last_id = self._last_id % MAX_IN_FLIGHT + 1
+            if self._last_id not in self.sending and self._last_id not in self.requests:
+                return self._last_id
+        raise NoIdentifier
+
+    def sent(self, packet_id: int, event: str) -> Cell[str, str]:
+        """Apply an event to a flow that this side sends.
+
+        An event that violates a rule changes nothing: the connection ends.
+        """
+        delivery = self.sending.get(packet_id)
+        state = "free" if delivery is None else delivery.state
+        cell = SENDER.get((state, event)) or SENDER.lookup(state, event)
+        if delivery is not None and cell.rule is None:
+            delivery.state = cell.state
+            if cell.state not in IN_FLIGHT:
+                del self.sending[packet_id]
+        return cell
+
+    def received(self, packet_id: int, event: str) -> Cell[str, str]:
+        """Apply an event to a flow that this side receives, unless it violates a rule."""
+        state = self.receiving.get(packet_id, "free")
+        cell = RECEIVER.get((state, event)) or RECEIVER.lookup(state, event)
+        if cell.rule is None:
+            if cell.state in IN_FLIGHT:
+                self.receiving[packet_id] = cell.state
+            else:
+                self.receiving.pop(packet_id, None)
+        return cell
+
+    def resume(self) -> None:
+        """Continue on a new connection."""
+        for packet_id in list(self.sending):
+            self.sent(packet_id, "resumed")
+        for packet_id in list(self.receiving):
+            self.received(packet_id, "resumed")
+
+    def discard(self) -> list[Delivery]:
+        """End the session: forget all flows; return the messages whose delivery was open."""
+        deliveries = list(self.sending.values())
+        self.sending.clear()
+        self.receiving.clear()
+        return deliveries
+
+    def to_release(self) -> Iterator[int]:
+        """Yield the flows whose PUBREL has to be sent again, each in its new state."""
+        for packet_id, delivery in list(self.sending.items()):
+            if delivery.state in _TO_RELEASE:
+                self.sent(packet_id, "pubrel")
+                yield packet_id
+
+    def to_resend(self) -> list[int]:
+        """Return the flows whose PUBLISH has to be sent again."""
+        return [number for number, one in self.sending.items() if one.state in _TO_RESEND]
+
+    def resend(self, packet_id: int) -> Delivery:
+        """Begin a flow again with DUP; return its message."""
+        delivery = self.sending[packet_id]
+        self.sent(packet_id, f"dup_{delivery.qos}")
+        return delivery
 
 
 def key_of(version: int, qos: int, retain: bool) -> int:

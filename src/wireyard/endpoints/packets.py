@@ -4,9 +4,8 @@ Rules of this file:
 
 1. All bytes that arrived are read in one pass, and `take` returns all bytes to send as one value.
 2. Where packets end is decided by ``frame_size``, and what they are by ``decode``. A PUBLISH with a
-   first byte and a topic that `decode` has accepted before, and without properties, differs from
-   that one in its packet identifier and payload only; it is read here, because there are so many.
-   So is an acknowledgement without a reason code.
+   topic that `decode` has accepted before, and without properties, is read here, because there are
+   so many. So is an acknowledgement without a reason code.
 3. The first violation ends the connection: nothing after it is read.
 """
 
@@ -48,6 +47,14 @@ PLAIN_ACKS: Final = {
     PUBCOMP << 4: "pubcomp",
 }
 """Events of acknowledgements by first byte; with two bytes behind it they have no reason code."""
+_PLAIN_PUBLISH: Final = frozenset(
+    PUBLISH << 4 | dup << 3 | qos << 1 | retain
+    for dup, qos in ((0, 0), (0, 1), (0, 2), (1, 1), (1, 2))
+    for retain in (0, 1)
+)
+"""First bytes of PUBLISH in every version."""
+_KNOWN_TOPICS, _KNOWN_BYTES = 4096, 256
+"""Topics that are kept, and bytes of each."""
 _REASON: Final = 110
 """Characters of a Reason String: some clients cannot read more than 127 bytes of properties."""
 _TWO_DIGITS: Final = 130
@@ -100,31 +107,11 @@ class Burst(NamedTuple):
 Event = Message | Burst | Completed | Received | Released | Ended | Packet
 
 
-class KnownTopics:
-    """Topics of PUBLISH packets that were decoded, by version and first byte of the packet."""
-
-    _MAX_TOPICS: ClassVar = 1024
-    _MAX_BYTES: ClassVar = 256
-
-    def __init__(self) -> None:
-        self.by_kind: list[dict[bytes, str]] = [{} for _ in range((VERSION_BITS + 1) << 4)]
-
-    def add(self, packet: Publish) -> None:
-        """Remember the topic of a packet without properties."""
-        flags = packet.dup << 3 | packet.qos << 1 | packet.retain
-        known = self.by_kind[(packet.version_in_force or 0) << 4 | flags]
-        topic = packet.topic.encode()
-        if len(known) >= self._MAX_TOPICS:
-            known.clear()
-        if len(topic) <= self._MAX_BYTES:
-            known[topic] = packet.topic
-
-
 class PacketEndpoint(Channel[Event]):
     """One side of one connection, apart from its flows.
 
-    `limits` and `tap` are those of `Channel`. `known` are topics, which all connections of a
-    process may share.
+    `limits` and `tap` are those of `Channel`. `known` are topics that were decoded, which all
+    connections of a process may share.
     """
 
     _FORMAT = "mqtt"
@@ -133,10 +120,13 @@ class PacketEndpoint(Channel[Event]):
     """The rule about packets that are too large for this side."""
 
     def __init__(
-        self, limits: Limits | None = None, known: KnownTopics | None = None, tap: Tap | None = None
+        self,
+        limits: Limits | None = None,
+        known: dict[bytes, str] | None = None,
+        tap: Tap | None = None,
     ) -> None:
         super().__init__(limits, tap)
-        self.known = known or KnownTopics()
+        self._known = {} if known is None else known
         self.version = 0
         self.peer_max_packet = MAX_PACKET_BYTES
 
@@ -177,9 +167,11 @@ class PacketEndpoint(Channel[Event]):
         Of any other packet nothing is read, and 0 returned.
         """
         first = data[at]
-        if first >> 4 != PUBLISH:
+        if self.version == MQIPDP:
+            return 0
+        if first not in _PLAIN_PUBLISH:
             event = PLAIN_ACKS.get(first)
-            if event is None or size != 4 or self.version == MQIPDP:
+            if event is None or size != 4:
                 return 0
             self.read_ack(event, data[at + 2] << 8 | data[at + 3], 0, events)
             return at + size
@@ -189,7 +181,7 @@ class PacketEndpoint(Channel[Event]):
         if start + 2 > stop:
             return 0
         behind = start + 2 + (data[start] << 8 | data[start + 1])
-        topic = self.known.by_kind[self.version << 4 | first & 15].get(data[start + 2 : behind])
+        topic = self._known.get(data[start + 2 : behind])
         if topic is None or behind > stop:
             return 0
         packet_id = 0
@@ -258,6 +250,14 @@ class PacketEndpoint(Channel[Event]):
         else:
             self.state = cell.state
             self.take_packet(packet, now, events)
+
+    def remember(self, packet: Publish) -> None:
+        """Remember the topic of a packet without properties."""
+        topic = packet.topic.encode()
+        if len(self._known) >= _KNOWN_TOPICS:
+            self._known.clear()
+        if len(topic) <= _KNOWN_BYTES:
+            self._known[topic] = packet.topic
 
     def read_ack(self, event: str, packet_id: int, code: int, events: list[Event]) -> None:
         """Act on an acknowledgement."""

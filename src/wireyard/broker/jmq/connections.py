@@ -1,40 +1,40 @@
-"""Connections of JMQ clients, and what they have: sessions, consumers, producers."""
+"""Connections of JMQ clients: their sessions, consumers, producers, and answers to requests."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
+from wireyard.broker.half import BaseLink
 from wireyard.broker.jmq.destinations import Backlog, Copy, Destination
 from wireyard.broker.jmq.selector import Selector
-from wireyard.endpoints.jmq import Flow, ServerEndpoint
-from wireyard.layers.jmq.rules import NO_ACKNOWLEDGE
+from wireyard.endpoints.jmq import Flow, Request, ServerEndpoint
+from wireyard.layers.jmq.rules import NO_ACKNOWLEDGE, OK
 
 _ACK_MODES: Final = (1, 2, 3, NO_ACKNOWLEDGE)
+_MAX_TEXT: Final = 300
+"""Characters of a line, which may quote what a client sent."""
 
 
-class Connection:
+class Connection(BaseLink[ServerEndpoint]):
     """One connection of a client."""
 
     __slots__ = (
-        "browsers", "buffer_size", "client_id", "consumers", "endpoint", "flow", "held_bytes", "id",
-        "is_mapper_only", "is_slow", "is_started", "name", "producers", "sessions", "temporary",
-        "transactions", "user", "waits_for",
+        "browsers", "buffer_size", "client_id", "consumers", "flow", "id", "is_mapper_only",
+        "is_started", "producers", "sessions", "temporary", "transactions", "user",
     )  # fmt: skip
 
     def __init__(self, endpoint: ServerEndpoint, name: str, id: int) -> None:
-        self.endpoint, self.name, self.id = endpoint, name, id
+        super().__init__(endpoint, name)
+        self.id = id
         self.client_id: str | None = None
         self.user: str | None = None
         self.buffer_size = 0
         """Messages that the client takes until it resumes the flow of the connection."""
         self.flow = Flow()
-        self.is_started = self.is_slow = False
+        self.is_started = False
         self.is_mapper_only = False
         """Whether it came to the port of the port mapper, and the service has another one."""
-        self.waits_for = 0
-        """Group of the store that has to be committed before what it has to send may leave."""
-        self.held_bytes = 0
         self.sessions: dict[int, Session] = {}
         self.consumers: dict[int, Consumer] = {}
         """Those that were deleted too, while they hold messages."""
@@ -42,11 +42,6 @@ class Connection:
         self.browsers: dict[int, Destination] = {}
         self.temporary: dict[tuple[bool, str], Destination] = {}
         self.transactions: set[int] = set()
-
-    @property
-    def shown(self) -> str:
-        """The client for a line of text: its client id and address."""
-        return self.name if self.client_id is None else f"{self.client_id} ({self.name})"
 
     @property
     def origin(self) -> object:
@@ -139,3 +134,38 @@ class Producer:
 
     def __init__(self, id: int, connection: Connection, destination: Destination) -> None:
         self.id, self.connection, self.destination = id, connection, destination
+
+
+# --- answers --------------------------------------------------------------------------------
+
+
+class Refusal(Exception):
+    """A request is not done.
+
+    `status` is that of the reply. `text` is the reason, for the reply and for a line behind the
+    client's name; there is a line only if `is_notable`. `properties` are those of the reply besides
+    status and reason.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        properties: Mapping[str, Any] | None = None,
+        *,
+        is_notable: bool = True,
+    ) -> None:
+        super().__init__(text)
+        self.status, self.text, self.properties = status, text[:_MAX_TEXT], properties
+        self.is_notable = is_notable
+
+
+def accept(
+    link: Connection,
+    request: Request,
+    properties: Mapping[str, Any] | None = None,
+    body: bytes = b"",
+) -> None:
+    """Answer a request that was done, if the client waits."""
+    if request.wants_reply:
+        link.endpoint.reply(request.packet_type, request.id, OK, None, properties, body)

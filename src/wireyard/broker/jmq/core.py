@@ -29,10 +29,9 @@ from wireyard.endpoints.jmq import (
     Refused,
     Request,
     ServerEndpoint,
+    codes,
 )
-from wireyard.endpoints.jmq.codes import BAD_LOGIN, BAD_VERSION, CLIENT_CLOSED, FATAL, SHUTTING_DOWN
-from wireyard.endpoints.jmq.login import Login, read_login
-from wireyard.endpoints.jmq.packets import Stamp
+from wireyard.endpoints.jmq.packets import Login, Stamp, read_login
 from wireyard.errors import DecodeError
 from wireyard.formats.jmq.sender import MAX_SEQUENCE
 from wireyard.formats.message_id import address_bytes
@@ -51,8 +50,8 @@ class JmqCore(Half[Connection]):
     """The broker for JMQ clients; without `check_login` it asks for no password."""
 
     _UNIDENTIFIED = "have not logged in yet"
-    _TOO_LATE = FATAL, "did not log in"
-    _TOO_MUCH, _SHUT_DOWN = FATAL, SHUTTING_DOWN
+    _TOO_LATE = codes.FATAL, "did not log in"
+    _TOO_MUCH, _SHUT_DOWN = codes.FATAL, codes.SHUTTING_DOWN
     router: Router
     kept: Persistence | None
 
@@ -92,14 +91,14 @@ class JmqCore(Half[Connection]):
                 self.say(f"{link.shown}: {event.text}")
             elif isinstance(event, MapperRequest):
                 link.endpoint.tell(self._services)
-                self.end(link, CLIENT_CLOSED, None, by_client=True)
-            else:
+                self.end(link, codes.CLIENT_CLOSED, None, by_client=True)
+            elif isinstance(event, Ended):
                 self._on_ended(link, event)
         self._touch(link)
 
     def _on_request(self, link: Connection, request: Request) -> None:
         if link.is_mapper_only:
-            self.end(link, FATAL, "connects without TLS, to the port of the port mapper")
+            self.end(link, codes.FATAL, "connects without TLS, to the port of the port mapper")
         elif request.packet_type == _HELLO:
             self._on_hello(link, request)
         elif request.packet_type == _AUTHENTICATE:
@@ -107,7 +106,7 @@ class JmqCore(Half[Connection]):
         elif request.packet_type == _GOODBYE:
             if request.wants_reply:
                 link.endpoint.reply(_GOODBYE, request.id, OK)
-            self.end(link, CLIENT_CLOSED, "disconnected", by_client=True)
+            self.end(link, codes.CLIENT_CLOSED, "disconnected", by_client=True)
         else:
             self._requests.answer(link, request)
 
@@ -134,7 +133,9 @@ class JmqCore(Half[Connection]):
         endpoint = link.endpoint
         if level > _LEVEL:
             text = f"level {level} of the protocol is not spoken, {_LEVEL} is"
-            endpoint.reply(_HELLO, request.id, BAD_VERSION, text, {"JMQProtocolLevel": _LEVEL})
+            endpoint.reply(
+                _HELLO, request.id, codes.BAD_VERSION, text, {"JMQProtocolLevel": _LEVEL}
+            )
             return
         most = self.settings.endpoint.max_packet_bytes
         properties = {
@@ -190,5 +191,5 @@ class JmqCore(Half[Connection]):
         self._handle(link, link.endpoint.read_on())
 
     def _refuse_login(self, link: Connection, request: Request, user: str, text: str) -> None:
-        link.endpoint.reply(_AUTHENTICATE, request.id, BAD_LOGIN, f"Forbidden {user}")
-        self.end(link, FATAL, text)
+        link.endpoint.reply(_AUTHENTICATE, request.id, codes.BAD_LOGIN, f"Forbidden {user}")
+        self.end(link, codes.FATAL, text)

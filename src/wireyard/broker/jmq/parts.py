@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from wireyard.broker.jmq.answers import Refusal, accept
-from wireyard.broker.jmq.connections import Connection, Consumer, Producer, Session
+from wireyard.broker.jmq.connections import Connection, Consumer, Producer, Refusal, Session, accept
 from wireyard.broker.jmq.destinations import (
     Backlog,
     Destination,
@@ -17,17 +16,7 @@ from wireyard.broker.jmq.destinations import (
 )
 from wireyard.broker.jmq.routing import Router
 from wireyard.broker.jmq.selector import Selector, SelectorError
-from wireyard.endpoints.jmq import Request
-from wireyard.endpoints.jmq.codes import (
-    BAD_REQUEST,
-    CONFLICT,
-    ERROR,
-    FORBIDDEN,
-    FULL,
-    NO_CLIENT_ID,
-    NOT_FOUND,
-    NOT_IMPLEMENTED,
-)
+from wireyard.endpoints.jmq import Request, codes
 from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, TEMPORARY
 
 _QUEUE, _TOPIC, _TEMPORARY_BIT, _AUTO_CREATED = 1, 2, 0x10, 0x20
@@ -47,7 +36,7 @@ class Parts:
         """Return the name of the destination of a request, and whether it is a queue."""
         name, kind = request.get("JMQDestination", str), request.get("JMQDestType", int, 0)
         if name is None or not is_name(name, self.limits.max_name):
-            raise Refusal(BAD_REQUEST, "names no destination, or one by no name")
+            raise Refusal(codes.BAD_REQUEST, "names no destination, or one by no name")
         return name, bool(kind & _QUEUE) or (not kind & _TOPIC and "://queue/" in name)
 
     def existing(self, request: Request) -> Destination:
@@ -56,7 +45,7 @@ class Parts:
         destination = self.router.destinations.get((is_queue, name))
         if destination is None:
             raise Refusal(
-                NOT_FOUND, f"'{name}' is not there", {"JMQCanCreate": True}, is_notable=False
+                codes.NOT_FOUND, f"'{name}' is not there", {"JMQCanCreate": True}, is_notable=False
             )
         return destination
 
@@ -68,14 +57,14 @@ class Parts:
             return found
         is_temporary = bool(request.get("JMQDestType", int, 0) & _TEMPORARY_BIT)
         if name.startswith(_RESERVED) and (name, is_queue) != (DEAD_MESSAGE_QUEUE, True):
-            raise Refusal(ERROR, f"names '{name}', which is the broker's own")
+            raise Refusal(codes.ERROR, f"names '{name}', which is the broker's own")
         if is_temporary != name.startswith(TEMPORARY):
-            raise Refusal(BAD_REQUEST, f"names '{name}', which is of another kind")
+            raise Refusal(codes.BAD_REQUEST, f"names '{name}', which is of another kind")
         if is_temporary and request.packet_type != _CREATE:
-            raise Refusal(NOT_FOUND, f"names '{name}', which is not there", is_notable=False)
+            raise Refusal(codes.NOT_FOUND, f"names '{name}', which is not there", is_notable=False)
         if len(self.router.destinations) >= self.limits.max_destinations:
             count = len(self.router.destinations)
-            raise Refusal(FULL, f"there are {count} destinations, no more are made")
+            raise Refusal(codes.FULL, f"there are {count} destinations, no more are made")
         destination = Destination(name, is_queue, link if is_temporary else None)
         self.router.destinations[destination.key] = destination
         if is_temporary:
@@ -113,7 +102,9 @@ class Parts:
         name, is_queue = self._named(request)
         found = self.router.destinations.get((is_queue, name))
         if found is not None and found.owner is not link:
-            raise Refusal(FORBIDDEN, f"may not destroy '{name}', only temporary ones of its own")
+            raise Refusal(
+                codes.FORBIDDEN, f"may not destroy '{name}', only temporary ones of its own"
+            )
         if found is not None:
             del link.temporary[found.key]
             self.remove(found)
@@ -137,7 +128,7 @@ class Parts:
     def check_room(self, link: Connection, parts: Mapping[int, object], shown: str) -> None:
         """Refuse what is over the limit of a connection."""
         if len(parts) >= self.limits.max_parts:
-            raise Refusal(FULL, f"has {len(parts)} {shown}, no more are made")
+            raise Refusal(codes.FULL, f"has {len(parts)} {shown}, no more are made")
 
     def check_access(self, link: Connection, name: str, is_queue: bool, *, writes: bool) -> None:
         """Refuse what the list of access does not allow."""
@@ -147,14 +138,16 @@ class Parts:
         may = access.may_write if writes else access.may_read
         if not may(link.user, link.client_id or "", access_name(name, is_queue)):
             doing = "send to" if writes else "receive from"
-            raise Refusal(FORBIDDEN, f"may not {doing} '{name}'")
+            raise Refusal(codes.FORBIDDEN, f"may not {doing} '{name}'")
 
     def add_producer(self, link: Connection, request: Request) -> None:
         """ADD_PRODUCER."""
         self.check_room(link, link.producers, "producers")
         name, is_queue = self._named(request)
         if not is_queue and has_wildcard(name):
-            raise Refusal(NOT_IMPLEMENTED, f"sends to '{name}': no producer has a wildcard here")
+            raise Refusal(
+                codes.NOT_IMPLEMENTED, f"sends to '{name}': no producer has a wildcard here"
+            )
         self.check_access(link, name, is_queue, writes=True)
         producer = Producer(self._next_id(), link, self._destination(link, request))
         link.producers[producer.id] = producer
@@ -173,7 +166,7 @@ class Parts:
         """DELETE_PRODUCER."""
         producer = link.producers.pop(request.get("JMQProducerID", int, 0), None)
         if producer is None:
-            raise Refusal(NOT_FOUND, "deletes a producer that it does not have")
+            raise Refusal(codes.NOT_FOUND, "deletes a producer that it does not have")
         stop_waiting(producer)
         accept(link, request)
 
@@ -218,7 +211,9 @@ class Parts:
         key = None
         if durable is not None:
             if link.client_id is None and not is_shared:
-                raise Refusal(NO_CLIENT_ID, "wants a durable subscription without a client id")
+                raise Refusal(
+                    codes.NO_CLIENT_ID, "wants a durable subscription without a client id"
+                )
             key = (link.client_id, durable, True)
         elif shared is not None:
             key = (link.client_id, shared, False)
@@ -228,13 +223,15 @@ class Parts:
                 topic, selector, no_local, is_shared,
             )  # fmt: skip
             if found.is_shared != is_shared or (found.consumers and not (is_same and is_shared)):
-                raise Refusal(CONFLICT, f"wants the subscription {found.name}, which is in use")
+                raise Refusal(
+                    codes.CONFLICT, f"wants the subscription {found.name}, which is in use"
+                )
             if is_same:
                 return found
             self.router.remove_subscription(found)
         if len(self.router.subscriptions) >= self.limits.max_subscriptions:
             count = len(self.router.subscriptions)
-            raise Refusal(FULL, f"there are {count} subscriptions, no more are made")
+            raise Refusal(codes.FULL, f"there are {count} subscriptions, no more are made")
         made = Subscription(topic, key, is_shared, selector, no_local, link.origin)
         self.router.add_subscription(made)
         return made
@@ -247,7 +244,7 @@ class Parts:
             return
         consumer = link.consumers.get(number)
         if consumer is None or consumer.is_closed:
-            raise Refusal(NOT_FOUND, "deletes a consumer that it does not have")
+            raise Refusal(codes.NOT_FOUND, "deletes a consumer that it does not have")
         self.close(consumer)
         last = request.body if request.get("JMQBodyType", int) == _LAST_SEEN else b""
         if request.get("JMQLastDeliveredIDInTransaction", bool, False):
@@ -267,9 +264,9 @@ class Parts:
         name = request.get("JMQDurableName", str, "")
         found = self.router.named.get((link.client_id, name, True))
         if found is None:
-            raise Refusal(NOT_FOUND, f"has no durable subscription '{name}'")
+            raise Refusal(codes.NOT_FOUND, f"has no durable subscription '{name}'")
         if found.consumers:
-            raise Refusal(CONFLICT, f"unsubscribes '{name}', which is in use")
+            raise Refusal(codes.CONFLICT, f"unsubscribes '{name}', which is in use")
         self.router.remove_subscription(found)
         accept(link, request)
 
@@ -288,7 +285,7 @@ def session_of(link: Connection, request: Request) -> Session:
     """Return the session that a request names."""
     session = link.sessions.get(request.get("JMQSessionID", int, 0))
     if session is None:
-        raise Refusal(NOT_FOUND, "names a session that it does not have")
+        raise Refusal(codes.NOT_FOUND, "names a session that it does not have")
     return session
 
 
@@ -300,12 +297,14 @@ def selector_of(request: Request) -> Selector | None:
     try:
         return Selector.of(text)
     except SelectorError as error:
-        raise Refusal(BAD_REQUEST, f"Unable to parse selector: {error}") from None
+        raise Refusal(codes.BAD_REQUEST, f"Unable to parse selector: {error}") from None
 
 
 def _check_owner(link: Connection, destination: Destination) -> None:
     if destination.owner not in (None, link):
-        raise Refusal(FORBIDDEN, f"may not receive from {destination.id} of another connection")
+        raise Refusal(
+            codes.FORBIDDEN, f"may not receive from {destination.id} of another connection"
+        )
 
 
 def stop_waiting(producer: Producer) -> None:

@@ -25,8 +25,7 @@ from wireyard.broker.jmq.destinations import (
 )
 from wireyard.broker.jmq.persistence import Persistence
 from wireyard.broker.settings import Settings
-from wireyard.endpoints.jmq import Message
-from wireyard.endpoints.jmq.codes import FULL
+from wireyard.endpoints.jmq import Message, codes
 from wireyard.endpoints.jmq.packets import read_packet
 from wireyard.errors import WireError
 from wireyard.formats.jmq.layout import FLAGS
@@ -161,9 +160,9 @@ class Router:
         `name` is that of the topic, if messages of several are counted in one destination.
         """
         if not self.has_room(destination, message):
-            return FULL
+            return codes.FULL
         if not self.keep(message):
-            return FULL
+            return codes.FULL
         self.publish_kept(message, destination, name)
         return OK
 

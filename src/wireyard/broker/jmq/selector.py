@@ -5,37 +5,20 @@ types that cannot be compared compare as false, a missing value as unknown.
 
 Rules of this file:
 
-1. A selector becomes nested functions, once. How deep they nest is limited, chains of operators of
-   one kind do not nest, and LIKE takes time in proportion to text times pattern.
+1. A selector becomes nested functions of the values of a message, once. How deep they nest is
+   limited, chains of operators of one kind do not nest, and LIKE takes time in proportion to text
+   times pattern.
 2. What can be known to be wrong without a message, is an error of the selector.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
-
-from wireyard.broker.jmq.conditions import (
-    COMPARISONS,
-    Function,
-    SelectorError,
-    Values,
-    all_of,
-    any_of,
-    chain,
-    compare,
-    is_in,
-    is_like,
-    is_null,
-    negate,
-    negative,
-    wrapped,
-)
-
-__all__ = ["HEADERS", "MAX_CHARACTERS", "MAX_DEPTH", "Selector", "SelectorError"]
 
 MAX_CHARACTERS: Final = 8192
 MAX_DEPTH: Final = 50
@@ -62,6 +45,23 @@ _TOKEN: Final = re.compile(
     |(?P<end>$))""",
     re.VERBOSE,
 )
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq, "<>": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
+_CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+}  # fmt: skip
+_CONDITIONS, _NUMBERS = ("condition", "boolean", "any"), ("number", "any")
+"""Kinds of terms that may stand for a condition, and for a number."""
+
+Values = Mapping[str, Any]
+"""Header fields and properties of a message by name; those that it does not have are missing."""
+Function = Callable[[Values], Any]
+
+
+class SelectorError(ValueError):
+    """A selector that is none; its text is one line."""
 
 
 class Selector:
@@ -144,65 +144,60 @@ class _Parser:
         term = self._either()
         if self._next != "end":
             self._fail("needs an operator")
-        return self._condition(term)
+        return self._of(term, _CONDITIONS)
 
-    def _condition(self, term: _Term) -> Function:
-        if term.kind not in ("condition", "boolean", "any"):
-            self._fail("needs a condition")
-        return term.function
-
-    def _number(self, term: _Term) -> Function:
-        if term.kind not in ("number", "any"):
-            self._fail("needs a number")
+    def _of(self, term: _Term, kinds: tuple[str, ...]) -> Function:
+        """Return the function of a term, which has to be of one of some kinds."""
+        if term.kind not in kinds:
+            self._fail(f"needs a {kinds[0]}")
         return term.function
 
     def _either(self) -> _Term:
-        return self._joined(self._both, "OR", any_of)
+        return self._joined(self._both, "OR", True)
 
     def _both(self) -> _Term:
-        return self._joined(self._negated, "AND", all_of)
+        return self._joined(self._negated, "AND", False)
 
-    def _joined(
-        self, part: Callable[[], _Term], word: str, join: Callable[[list[Function]], Function]
-    ) -> _Term:
+    def _joined(self, part: Callable[[], _Term], word: str, decides: bool) -> _Term:
         term = part()
         if self._next != word:
             return term
-        parts = [self._condition(term)]
+        parts = [self._of(term, _CONDITIONS)]
         while self._accept(word):
-            parts.append(self._condition(part()))
-        return _Term(join(parts), "condition")
+            parts.append(self._of(part(), _CONDITIONS))
+        return _Term(_unless_one_is(decides, parts), "condition")
 
     def _negated(self) -> _Term:
         if not self._accept("NOT"):
             return self._comparison()
         self._deeper()
-        term = _Term(negate(self._condition(self._negated())), "condition")
+        term = _Term(_negate(self._of(self._negated(), _CONDITIONS)), "condition")
         self._depth -= 1
         return term
 
     def _comparison(self) -> _Term:
         left = self._sum()
-        sign = self._accept(*COMPARISONS)
+        sign = self._accept(*_COMPARISONS)
         if sign is not None:
             return self._compared(left, sign, self._sum())
         if self._accept("IS"):
             is_not = self._accept("NOT")
             self._expect("NULL")
-            function = is_null(self._name_of(left))
+            name = self._name_of(left)
+            function: Function = lambda values: values.get(name) is None  # noqa: E731
         else:
             is_not = self._accept("NOT")
             if self._accept("BETWEEN"):
                 function = self._between(left)
             elif self._accept("IN"):
-                function = is_in(self._name_of(left), self._strings())
+                function = _is_in(self._name_of(left), self._strings())
             elif self._accept("LIKE"):
                 function = self._pattern(self._name_of(left))
             elif is_not:
                 self._fail("needs BETWEEN, IN or LIKE")
             else:
                 return left
-        return _Term(negate(function) if is_not else function, "condition")
+        return _Term(_negate(function) if is_not else function, "condition")
 
     def _compared(self, left: _Term, sign: str, right: _Term) -> _Term:
         kinds = {left.kind, right.kind} - {"any"}
@@ -210,7 +205,7 @@ class _Parser:
             self._fail("compares values of two types")
         if sign not in ("=", "<>") and kinds - {"number"}:
             self._fail(f"compares by {sign} what is no number")
-        return _Term(compare(sign, left.function, right.function), "condition")
+        return _Term(_compare(sign, left.function, right.function), "condition")
 
     def _name_of(self, term: _Term) -> str:
         if term.name is None:
@@ -218,11 +213,11 @@ class _Parser:
         return term.name or ""
 
     def _between(self, left: _Term) -> Function:
-        middle = self._number(left)
-        low = self._number(self._sum())
+        middle = self._of(left, _NUMBERS)
+        low = self._of(self._sum(), _NUMBERS)
         self._expect("AND")
-        high = self._number(self._sum())
-        return all_of([compare(">=", middle, low), compare("<=", middle, high)])
+        high = self._of(self._sum(), _NUMBERS)
+        return _unless_one_is(False, [_compare(">=", middle, low), _compare("<=", middle, high)])
 
     def _strings(self) -> frozenset[str]:
         self._expect("(")
@@ -238,7 +233,7 @@ class _Parser:
             escape = self._expect("string")
             if len(escape) != 1:
                 raise SelectorError("has an escape of more or less than one character")
-        return is_like(name, pattern, escape)
+        return _is_like(name, pattern, escape)
 
     def _sum(self) -> _Term:
         return self._calculated(self._product, "+", "-")
@@ -250,19 +245,19 @@ class _Parser:
         term = part()
         if self._next not in signs:
             return term
-        first, rest = self._number(term), []
+        first, rest = self._of(term, _NUMBERS), []
         while sign := self._accept(*signs):
-            rest.append((sign, self._number(part())))
-        return _Term(chain(first, rest), "number")
+            rest.append((sign, self._of(part(), _NUMBERS)))
+        return _Term(_chain(first, rest), "number")
 
     def _signed(self) -> _Term:
         sign = self._accept("+", "-")
         if sign is None:
             return self._value()
         self._deeper()
-        inner = self._number(self._signed())
+        inner = self._of(self._signed(), _NUMBERS)
         self._depth -= 1
-        return _Term(negative(inner) if sign == "-" else inner, "number")
+        return _Term(_chain(lambda values: 0, [(sign, inner)]), "number")
 
     def _value(self) -> _Term:
         kind = self._next
@@ -287,7 +282,7 @@ class _Parser:
             return _Term(operator.methodcaller("get", shown), "any", shown)
         value: Any = shown
         if kind == "int":
-            value = wrapped(_integer(shown))
+            value = _wrapped(_integer(shown))
         elif kind == "float":
             value = float(shown.rstrip("fFdD"))
         return _Term(lambda values: value, "string" if kind == "string" else "number")
@@ -324,3 +319,122 @@ def _tokens(text: str) -> list[tuple[str, str, int]]:
         if kind == "end":
             return tokens
         at = found.end()
+
+
+# --- functions of values --------------------------------------------------------------------
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return "string" if isinstance(value, str) else "number"
+
+
+def _compare(sign: str, left: Function, right: Function) -> Function:
+    compare = _COMPARISONS[sign]
+    is_order = sign not in ("=", "<>")
+
+    def function(values: Values) -> bool | None:
+        a, b = left(values), right(values)
+        if a is None or b is None:
+            return None
+        kind = _kind(a)
+        if kind != _kind(b) or (is_order and kind != "number"):
+            return False
+        if type(a) is not type(b):
+            a, b = float(a), float(b)
+        return compare(a, b)
+
+    return function
+
+
+def _negate(inner: Function) -> Function:
+    def function(values: Values) -> bool | None:
+        value = inner(values)
+        return not value if isinstance(value, bool) else None
+
+    return function
+
+
+def _unless_one_is(decides: bool, parts: list[Function]) -> Function:
+    """Return OR or AND: `decides` if a part is that, else unknown if a part is unknown."""
+
+    def function(values: Values) -> bool | None:
+        result: bool | None = not decides
+        for part in parts:
+            value: object = part(values)
+            if value is decides:
+                return decides
+            if value is not (not decides):
+                result = None
+        return result
+
+    return function
+
+
+def _chain(first: Function, rest: list[tuple[str, Function]]) -> Function:
+    """Return a sum or a product, from left to right."""
+
+    def function(values: Values) -> Any:
+        value = first(values)
+        for sign, part in rest:
+            value = _calculate(sign, value, part(values))
+        return value
+
+    return function
+
+
+def _calculate(sign: str, a: Any, b: Any) -> Any:
+    """Calculate as Java does: whole numbers of 64 bits, else double."""
+    if a is None or b is None or {_kind(a), _kind(b)} != {"number"}:
+        return None
+    if isinstance(a, float) or isinstance(b, float):
+        a, b = float(a), float(b)
+        if sign == "/" and b == 0:
+            is_none = a == 0 or math.isnan(a)
+            return math.nan if is_none else math.copysign(math.inf, a) * math.copysign(1, b)
+        return _CALCULATIONS[sign](a, b)
+    if sign != "/":
+        return _wrapped(_CALCULATIONS[sign](a, b))
+    return _wrapped(abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)) if b else None
+
+
+def _wrapped(value: int) -> int:
+    """Return a whole number as 64 bits hold it."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _is_in(name: str, options: frozenset[str]) -> Function:
+    def function(values: Values) -> bool | None:
+        value = values.get(name)
+        return None if value is None else isinstance(value, str) and value in options
+
+    return function
+
+
+def _is_like(name: str, pattern: str, escape: str | None) -> Function:
+    """Return LIKE: ``%`` is any text, ``_`` any character, unless behind the escape character."""
+    pieces = [""]
+    characters = iter(pattern)
+    for character in characters:
+        if character == escape:
+            following = next(characters, None)
+            if following is None:
+                raise SelectorError("has an escape character without one behind it")
+            pieces[-1] += re.escape(following)
+        elif character == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += "." if character == "_" else re.escape(character)
+    first, *rest = pieces
+    # The earliest place of each piece leaves the most room for those behind it: no other is tried.
+    middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1])
+    whole = re.compile(first + middle + "".join(f".*{piece}" for piece in rest[-1:]), re.DOTALL)
+
+    def function(values: Values) -> bool | None:
+        text = values.get(name)
+        if not isinstance(text, str):
+            return None if text is None else False
+        return whole.fullmatch(text) is not None
+
+    return function

@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from wireyard.broker.jmq.answers import Refusal, accept
-from wireyard.broker.jmq.connections import Connection
+from wireyard.broker.jmq.connections import Connection, Refusal, accept
 from wireyard.broker.jmq.destinations import Copy, Destination
 from wireyard.broker.jmq.routing import Router
-from wireyard.endpoints.jmq import Message, Request
-from wireyard.endpoints.jmq.codes import BAD_REQUEST, CONFLICT, ERROR, FULL, GONE, NOT_FOUND
+from wireyard.endpoints.jmq import Message, Request, codes
 from wireyard.layers.jmq.rules import OK
 from wireyard.layers.jmq.states import TRANSACTION, TRANSACTION_OUTCOMES
 
@@ -80,16 +78,16 @@ class Transactions:
         found = None if xid is None else self._by_xid.get(xid)
         if flags & (_JOIN | _RESUME):
             if found is None or not found.advance("start"):
-                raise Refusal(NOT_FOUND, "joins a transaction that is not open")
+                raise Refusal(codes.NOT_FOUND, "joins a transaction that is not open")
         elif found is not None:
-            raise Refusal(CONFLICT, "begins a transaction by an Xid that is in use")
+            raise Refusal(codes.CONFLICT, "begins a transaction by an Xid that is in use")
         else:
             found = self._begin(link, xid)
         accept(link, request, {"JMQTransactionID": found.id})
 
     def _begin(self, link: Connection, xid: bytes | None) -> Transaction:
         if len(self._open) >= self._limits.max_transactions:
-            raise Refusal(FULL, f"{len(self._open)} transactions are open, no more are begun")
+            raise Refusal(codes.FULL, f"{len(self._open)} transactions are open, no more are begun")
         transaction = Transaction(self._next_id(), xid, link)
         self._open[transaction.id] = transaction
         link.transactions.add(transaction.id)
@@ -110,7 +108,7 @@ class Transactions:
         """END_TRANSACTION: set one of an Xid aside."""
         transaction = self._of(request)
         if not transaction.advance("end"):
-            raise Refusal(ERROR, "ends its part in a transaction that is over or prepared")
+            raise Refusal(codes.ERROR, "ends its part in a transaction that is over or prepared")
         transaction.has_failed |= bool(request.get("JMQXAFlags", int, 0) & _FAIL)
         accept(link, request, {"JMQTransactionID": transaction.id})
 
@@ -118,7 +116,7 @@ class Transactions:
         """PREPARE_TRANSACTION."""
         transaction = self._of(request)
         if transaction.has_failed or not transaction.advance("prepare"):
-            raise Refusal(ERROR, "prepares a transaction that can only be rolled back")
+            raise Refusal(codes.ERROR, "prepares a transaction that can only be rolled back")
         kept = self._router.kept
         if kept is not None:
             transaction.is_stored = True
@@ -131,11 +129,11 @@ class Transactions:
         """COMMIT_TRANSACTION: what was acknowledged in it is over, what was sent is passed on."""
         transaction = self._of(request)
         if not transaction.advance("ask_commit"):
-            raise Refusal(NOT_FOUND, "commits a transaction that is over")
+            raise Refusal(codes.NOT_FOUND, "commits a transaction that is over")
         if transaction.has_failed:
             transaction.advance("deny_commit")
             self._roll_back(transaction)
-            raise Refusal(ERROR, "commits a transaction that failed: it is rolled back")
+            raise Refusal(codes.ERROR, "commits a transaction that failed: it is rolled back")
         transaction.advance("commit")
         self._close(transaction)
         for copy in transaction.acknowledged:
@@ -159,7 +157,7 @@ class Transactions:
         """
         transaction = self._of(request)
         if not transaction.advance("roll_back"):
-            raise Refusal(NOT_FOUND, "rolls back a transaction that is over")
+            raise Refusal(codes.NOT_FOUND, "rolls back a transaction that is over")
         redeliver = request.get("JMQRedeliver", bool, False)
         seen = request.get("JMQSetRedelivered", bool, True)
         accept(link, request, {"JMQTransactionID": transaction.id})
@@ -180,7 +178,7 @@ class Transactions:
             number = request.get("JMQTransactionID", int, request.transaction_id or 0)
             found = self._open.get(number)
         if found is None:
-            raise Refusal(NOT_FOUND, "names a transaction that is not open")
+            raise Refusal(codes.NOT_FOUND, "names a transaction that is not open")
         return found
 
     # --- what happens in them -------------------------------------------------------------
@@ -189,11 +187,11 @@ class Transactions:
         """Keep a message until its transaction is committed; return the status for its producer."""
         transaction = self._open.get(number)
         if transaction is None or transaction.has_failed or not transaction.advance("send"):
-            raise Refusal(ERROR, "sends in a transaction that takes no more")
+            raise Refusal(codes.ERROR, "sends in a transaction that takes no more")
         if len(transaction.sent) >= self._limits.max_kept or not self._router.keep(message):
             transaction.has_failed = True
             count = len(transaction.sent)
-            raise Refusal(FULL, f"sent {count} messages in a transaction, it takes no more")
+            raise Refusal(codes.FULL, f"sent {count} messages in a transaction, it takes no more")
         transaction.sent.append((message, destination))
         return OK
 
@@ -201,7 +199,7 @@ class Transactions:
         """Return the transaction in which messages are acknowledged."""
         transaction = self._open.get(number)
         if transaction is None or not transaction.advance("acknowledge"):
-            raise Refusal(GONE, "acknowledges in a transaction that is not open")
+            raise Refusal(codes.GONE, "acknowledges in a transaction that is not open")
         return transaction
 
     def withdraw(self, copy: Copy) -> None:
@@ -252,5 +250,5 @@ def _xid_of(request: Request) -> bytes | None:
     if not request.body:
         return None
     if len(request.body) != _XID_BYTES:
-        raise Refusal(BAD_REQUEST, f"names an Xid of {len(request.body)} bytes")
+        raise Refusal(codes.BAD_REQUEST, f"names an Xid of {len(request.body)} bytes")
     return request.body

@@ -1,7 +1,7 @@
 """The client's side of a JMQ connection.
 
-Replies are events, each with the id that `ask` returned. The login, which follows from `open`, is
-made here. Flow, deliveries and transactions follow the tables of ``wireyard.layers.jmq.states``:
+Replies are events, each with the tag of its request. The login, which follows from `open`, is made
+here. Flow, deliveries and transactions follow the tables of ``wireyard.layers.jmq.states``:
 where the broker breaks one, the connection ends with the rule.
 """
 
@@ -14,10 +14,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from wireyard.endpoints.channel import Ended, Limits, Tap
 from wireyard.endpoints.jmq.codes import CLIENT_CLOSED
-from wireyard.endpoints.jmq.endpoint import Event, JmqEndpoint
-from wireyard.endpoints.jmq.flow import Flow
-from wireyard.endpoints.jmq.login import login_body
-from wireyard.endpoints.jmq.packets import BLOCK, Message, Request, Stamp, with_types
+from wireyard.endpoints.jmq.endpoint import Answered, Event, Flow, JmqEndpoint
+from wireyard.endpoints.jmq.packets import BLOCK, Message, Request, Stamp, login_body, with_types
 from wireyard.errors import UsageError
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.packet import Packet, encode
@@ -37,6 +35,7 @@ class _Asked(NamedTuple):
     """A request without a reply: what it is about."""
 
     kind: str
+    tag: Any = None
     transaction_id: int | None = None
     keys: tuple[Key, ...] = ()
     consumer_id: int = 0
@@ -99,12 +98,13 @@ class ClientEndpoint(JmqEndpoint):
         properties: Mapping[str, Any] | None = None,
         body: bytes = b"",
         transaction_id: int | None = None,
+        tag: Any = None,
     ) -> int:
-        """Send a request; return the id of its reply."""
+        """Send a request, whose reply has the tag; return the id of the reply."""
         number, values = next(self._ids), properties or {}
         about = values.get("JMQTransactionID", transaction_id)
         keys = tuple(BLOCK.iter_unpack(body)) if kind == "ACKNOWLEDGE" else ()
-        asked = _Asked(kind, about, keys, values.get("JMQConsumerID", 0))
+        asked = _Asked(kind, tag, about, keys, values.get("JMQConsumerID", 0))
         if kind == "COMMIT_TRANSACTION":
             self._transact(about, "ask_commit")
         for key in keys:
@@ -124,17 +124,21 @@ class ClientEndpoint(JmqEndpoint):
         """Return whether a producer may send a message."""
         return self.flow.is_open and self.producers[producer_id].is_open
 
-    def send(self, packet: Packet, producer_id: int) -> int:
-        """Send a message, for which there is `room`; return the id of its reply."""
+    @property
+    def tags(self) -> list[Any]:
+        """The tags of the requests and messages without a reply, in their order."""
+        return [asked.tag for asked in self._asked.values() if asked.tag is not None]
+
+    def send(self, packet: Packet, producer_id: int, tag: Any = None) -> None:
+        """Send a message, for which there is `room`."""
         number, flags = next(self._ids), packet.bit_flags | FLAGS["A"]
         if packet.transaction_id is not None:
             self._transact(packet.transaction_id, "send")
         flags |= FLAGS["C"] if self.producers[producer_id].send() else 0
         flags |= FLAGS["F"] if self.flow.send() else 0
-        self._asked[number] = _Asked("SEND", packet.transaction_id)
+        self._asked[number] = _Asked("SEND", tag, packet.transaction_id)
         changed = replace(packet, bit_flags=flags, consumer_id=number, producer_id=producer_id)
         self.send_packet(packet.packet_type, encode(changed))
-        return number
 
     def take_no_more(self, keys: list[Key]) -> None:
         """Acknowledge messages without a reply."""
@@ -245,7 +249,7 @@ class ClientEndpoint(JmqEndpoint):
         if is_ok and asked.keys and asked.transaction_id is not None:
             self._joined.setdefault(asked.transaction_id, []).extend(asked.keys)
         self._add_part(asked, reply, is_ok)
-        events.append(reply)
+        events.append(Answered(reply, asked.tag))
 
     def _add_part(self, asked: _Asked, reply: Request, is_ok: bool) -> None:
         """Remember what a reply has made, or has removed."""

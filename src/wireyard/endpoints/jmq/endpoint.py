@@ -1,14 +1,14 @@
-"""What both sides of a JMQ connection have in common: packets in, packets out, and their order.
+"""What both sides of a JMQ connection have in common: packets in, packets out, order and flow.
 
-The state of the connection is that of the table `SESSION`, which judges captures too. PING is
-answered here.
+The states of a connection and of a flow are those of the tables `SESSION` and `FLOW`, which judge
+captures too. PING is answered here.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from wireyard.endpoints.channel import Channel, Ended, Limits, Span, Tap
 from wireyard.endpoints.jmq.codes import FATAL
@@ -18,10 +18,11 @@ from wireyard.formats.jmq.framing import frame_size
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, SECRET_BODIES
 from wireyard.formats.jmq_names import PACKET_TYPES
 from wireyard.layers.jmq.rules import ALWAYS, BY_SIDE, BY_STATUS, OK, PINGS, RULES
-from wireyard.layers.jmq.states import LOGGING_IN, SESSION
+from wireyard.layers.jmq.states import FLOW, LOGGING_IN, SESSION
 
 _HEADER = HEADERS[301]
 _TYPE_AT: Final = _HEADER["packet_type"].offset
+_OPEN: Final = FLOW.states[0]
 _FIRST: Final = ("hello", "client_goodbye", "server_goodbye")
 
 
@@ -35,7 +36,54 @@ class Refused(NamedTuple):
     text: str
 
 
-Event = Message | Request | MapperRequest | Refused | Ended
+class Answered(NamedTuple):
+    """The reply to a request of this side, and what its caller recognises it by."""
+
+    reply: Request
+    tag: Any
+
+
+Event = Message | Request | MapperRequest | Refused | Answered | Ended
+
+
+class Flow:
+    """How many messages may be sent until the other side resumes the flow.
+
+    `size` is their number; if it is not positive there is no limit.
+    """
+
+    __slots__ = ("is_open", "left", "state")
+
+    def __init__(self, size: int = 0) -> None:
+        self.state = _OPEN
+        self.is_open = True
+        """Whether a message may be sent."""
+        self.left = max(size, 0)
+
+    def send(self) -> bool:
+        """Count a message; return whether it is the last one, which is sent with a flag."""
+        if not self.left:
+            return False
+        self.left -= 1
+        self._advance("send" if self.left else "send_last")
+        return not self.left
+
+    def take(self, *, is_last: bool) -> bool:
+        """Count a message that came; return False if it may not, as the flow was not resumed."""
+        event = "send_last" if is_last else "send"
+        is_allowed = FLOW.lookup(self.state, event).rule is None
+        if is_allowed:
+            self._advance(event)
+        return is_allowed
+
+    def resume(self, size: int, *, stops: bool = False) -> None:
+        """Let `size` messages flow; if it is not positive any number, or none if 0 stops it."""
+        self._advance("stop" if stops and not size else "resume")
+        self.left = max(size, 0)
+
+    def _advance(self, event: str) -> None:
+        self.state = FLOW[self.state, event].state
+        self.is_open = self.state == _OPEN
 
 
 class JmqEndpoint(Channel[Event]):

@@ -1,4 +1,4 @@
-"""Packets of one connection as the broker's side reads and writes them.
+"""Packets of one connection as the broker's side reads and writes them, and logins.
 
 A message is read in place (`RouterView`): properties and body only where a selector asks for them.
 Everything else is a `Request`.
@@ -7,12 +7,15 @@ Everything else is a `Request`.
 from __future__ import annotations
 
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from hashlib import md5
 from typing import Any, Final, NamedTuple
 
-from wireyard.errors import DecodeError, UnsupportedVersion
+from wireyard.errors import DecodeError, Malformed, UnsupportedVersion
 from wireyard.formats.base import Row
+from wireyard.formats.cursor import Cursor
 from wireyard.formats.jmq.layout import (
     FLAGS,
     HEADER_BYTES,
@@ -47,6 +50,8 @@ _LONGS: Final = frozenset(
     }
 )  # fmt: skip
 """Properties of the type LONG whatever their value; the stock client casts without a check."""
+
+_BASIC: Final = "basic"
 
 Items = dict[bytes, Row]
 """Variable headers that were read before: those of a producer's messages are nearly all equal."""
@@ -260,3 +265,43 @@ def keys_of(body: bytes) -> list[bytes] | None:
     if len(body) % KEY_BYTES:
         return None
     return [body[at : at + KEY_BYTES] for at in range(0, len(body), KEY_BYTES)]
+
+
+# --- logins ---------------------------------------------------------------------------------
+
+
+class Login(NamedTuple):
+    """Who logs in; the password of a login by `basic`, None of any other."""
+
+    user: str
+    password: bytes | None
+
+
+def login_body(kind: str, user: str, password: str, challenge: Request) -> bytes:
+    """Return the body by which a client logs in, as a challenge asks for it."""
+    secret = b64encode(password.encode()).decode()
+    if kind != _BASIC:
+        secret = _digest(f"{_digest(f'{user}:{password}')}:{challenge.body.decode()}")
+    return b"".join(len(one).to_bytes(2, "big") + one for one in (user.encode(), secret.encode()))
+
+
+def _digest(text: str) -> str:
+    """Return the digest of a text, as Java prints a signed number."""
+    data = md5(text.encode(), usedforsecurity=False).digest()
+    return f"{int.from_bytes(data, 'big', signed=True):x}"
+
+
+def read_login(request: Request) -> Login:
+    """Read the body of an AUTHENTICATE.
+
+    A `DecodeError` is raised if it is no user and password, or no user and digest.
+    """
+    cursor = Cursor(request.body, "jmq", 0, f"{SPEC}, AUTHENTICATE")
+    user, secret = cursor.text("user name"), cursor.text("password")
+    if request.get("JMQAuthType", str) != _BASIC:
+        return Login(user, None)
+    try:
+        # The shipped encoder breaks lines after 76 characters.
+        return Login(user, b64decode("".join(secret.split()), validate=True))
+    except ValueError:
+        raise cursor.fault(Malformed, "password", 0, "is not base64") from None
