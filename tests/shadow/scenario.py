@@ -9,19 +9,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wireyard import mqtt
+from tests.broker.jmq import talk
+from wireyard import encode, jmq, mqtt
 from wireyard.broker.core import Core
-from wireyard.broker.recording import Recording
+from wireyard.broker.recording import Recording, Tape
 from wireyard.broker.session import Link
 from wireyard.broker.settings import Settings
 from wireyard.formats import get_format
 from wireyard.formats.mqtt.control import Packet
-from wireyard.formats.mqtt.writing import encode
 from wireyard.streams.decoder import Decoder
 
 SERVER = ("10.0.0.1", 1883)
 Defect = Callable[["Scenario", str, Packet], Sequence[Packet]]
 """The scenario, the client, and a packet to it -> the packets that it gets instead."""
+JmsDefect = Callable[["JmsScenario"], None]
+"""Is called before anybody connects."""
 
 
 def none(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
@@ -46,7 +48,7 @@ class Scenario:
         """Have the clients do everything that a defect may show in."""
         self.connect("display")
         self.connect("till")
-        self.send("display", mqtt.Subscribe, packet_id=1, filters=[("shop/#", 1), ("gone", 1)])
+        self.send("display", mqtt.Subscribe, packet_id=1, filters=[("shop/#", 1), ("gone/#", 1)])
         self.connect("sleeper", clean_start=False, properties={"session_expiry_interval": 600})
         self.send("sleeper", mqtt.Subscribe, packet_id=1, filters=[("shop/2", 1)])
         for number in range(rounds):
@@ -54,13 +56,16 @@ class Scenario:
                 self.publish("till", topic, b"%d" % number, qos=number % 2, number=number)
             if number == 3:
                 self.disconnect("sleeper")
-        self.publish("till", "shop/kept", b"value", qos=1, number=0, retain=True)
+        for number in range(3):
+            kept = f"shop/kept/{number}"
+            self.publish("till", kept, b"value", qos=1, number=number, retain=True)
         self.connect("sleeper", clean_start=False, properties={"session_expiry_interval": 600})
         self.connect("late")
-        self.send("late", mqtt.Subscribe, packet_id=1, filters=[("shop/kept", 1)])
-        will = {"will_topic": "gone", "will_payload": b"bye", "will_qos": 1, "will_retain": False}
-        self.connect("doomed", **will)
-        self.cut("doomed")
+        self.send("late", mqtt.Subscribe, packet_id=1, filters=[("shop/kept/#", 1)])
+        for number in range(3):
+            will = {"will_topic": f"gone/{number}", "will_payload": b"bye", "will_qos": 1}
+            self.connect(f"doomed {number}", will_retain=False, **will)
+            self.cut(f"doomed {number}")
         self.connect("guest")
         self.end("display", "late", "till", "sleeper", "guest")
 
@@ -108,6 +113,10 @@ class Scenario:
             client.link = None
             self._deliver()
 
+    def forget(self, name: str) -> None:
+        """Have the broker lose a session."""
+        self._core._discard(self._core.router.sessions[name])
+
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self._core.tick(self.now)
@@ -138,3 +147,65 @@ class _Client:
         self.link: Link | None = link
         self.decoder = Decoder(get_format("mqtt/5.0"))
         self.last_id = 0
+
+
+class JmsScenario:
+    """A broker, clients of JMS, and what all of them do.
+
+    `change` has each packet that the broker sends, before it is recorded and before a client acts.
+    """
+
+    def __init__(
+        self, path: Path, defect: JmsDefect = lambda scenario: None, began: float = 1_700_000_000.0
+    ) -> None:
+        self.broker = talk.Broker()
+        self.broker.now = began
+        self.broker.wait(0)
+        self.change: Callable[[jmq.Packet], jmq.Packet] = lambda packet: packet
+        self._file = path.open("wb")
+        self._recording = Recording(self._file, lambda: int(self.broker.now * 1e9))
+        self._port = 40_000
+        defect(self)
+
+    def run(self, rounds: int = 12) -> None:
+        """Have the clients do everything that a defect may show in."""
+        till, tape = self._joined("till")
+        producer = till.producer("stock")
+        soon = int((self.broker.now + 1) * 1000)
+        for number in range(rounds):
+            text = f"{number}"
+            till.send(producer, text, destination="stock", priority=number % 10)
+        for number in range(3):
+            till.send(producer, f"short {number}", destination="stock", expiration=soon)
+        self._leave(till, tape)
+        self.broker.wait(2)
+        for left in (3, 0):
+            desk, tape = self._joined("desk")
+            desk.consumer(desk.session(2), "stock")
+            desk.acknowledge(*desk.messages()[left:])
+            self._leave(desk, tape)
+        self._file.close()
+
+    def _joined(self, name: str) -> tuple[talk.Peer, Tape]:
+        self._port += 1
+        tape = self._recording.open(("10.0.0.2", self._port), SERVER)
+
+        def write(arrived: bool, data: bytes) -> None:
+            self.broker.wait(0.001)
+            tape.write(arrived, data)
+
+        peer = talk.joined(self.broker, client_id=name, wire=write)
+        endpoint, decoder = peer.link.endpoint, Decoder(get_format("jmq"))
+        take = endpoint.take
+
+        def changed() -> bytes:
+            decoder.receive_data(take())
+            return b"".join(encode(self.change(each.packet)) for each in decoder.events())
+
+        endpoint.take = changed  # type: ignore[method-assign]
+        return peer, tape
+
+    def _leave(self, peer: talk.Peer, tape: Tape) -> None:
+        peer.tell("GOODBYE")
+        tape.close(by_client=True)
+        peer.lose()

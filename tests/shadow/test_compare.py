@@ -10,10 +10,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,18 +19,21 @@ from click.testing import CliRunner, Result
 
 import wireyard
 from tests.conftest import ROOT
+from tests.shadow.defects import DEFECTS, Planted, Swapped, check, news, nothing, record
 from tests.shadow.scenario import SERVER, Defect, Scenario, none
-from wireyard import encode, mqtt
+from wireyard import mqtt
 from wireyard.answers import Tables, open_tables
 from wireyard.cli import main
-from wireyard.formats.jmq.layout import FLAGS
-from wireyard.formats.mqtt.control import Packet
-from wireyard.shadow import CLASSES, Difference, differences
+from wireyard.shadow import Difference, differences
 
 
 def recorded(path: Path, defect: Defect = none, began: float = 1_700_000_000.0) -> Path:
     Scenario(path, defect, began).run()
     return path
+
+
+def lost(n: int) -> Defect:
+    return Planted(news(), nothing, n)
 
 
 def compared(a: Path | Tables, b: Path) -> list[Difference]:
@@ -55,144 +56,16 @@ def tables(sound: Path) -> Iterator[Tables]:
         yield tables
 
 
-def is_news(client: str, packet: Packet, topic: str = "shop/1") -> bool:
-    return client == "display" and isinstance(packet, mqtt.Publish) and packet.topic == topic
-
-
-class Nth:
-    """A defect of the n-th packet that it is about."""
-
-    def __init__(self, n: int = 4) -> None:
-        self.left = n
-
-    def __call__(self, scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
-        if self.is_meant(client, packet):
-            self.left -= 1
-            if not self.left:
-                return self.changed(packet)
-        return (packet,)
-
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return is_news(client, packet)
-
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        raise NotImplementedError
-
-
-class Lost(Nth):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return ()
-
-
-class Twice(Nth):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return packet, packet
-
-
-class Swapped(Nth):
-    held: Packet | None = None
-
-    def __call__(self, scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
-        if self.held is not None and is_news(client, packet) and packet.qos == self.held.qos:  # type: ignore[attr-defined]
-            held, self.held = self.held, None
-            return packet, held
-        return super().__call__(scenario, client, packet)
-
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return is_news(client, packet) and packet.qos == 0  # type: ignore[attr-defined]
-
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        self.held = packet
-        return ()
-
-
-class OtherQos(Nth):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return is_news(client, packet) and packet.qos == 1  # type: ignore[attr-defined]
-
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, qos=0, packet_id=None),)  # type: ignore[call-arg]
-
-
-class OtherPayload(Nth):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, payload=b"other"),)  # type: ignore[call-arg]
-
-
-class OwnTopic(Nth):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        own = mqtt.Publish(topic="$SYS/uptime", payload=b"3", version_in_force=5)
-        return packet, own
-
-
-class NoProperty(Nth):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, properties=()),)  # type: ignore[call-arg]
-
-
-class NoRetained(Lost):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return client == "late" and isinstance(packet, mqtt.Publish)
-
-
-class NotMarkedRetained(NoRetained):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, retain=False),)  # type: ignore[call-arg]
-
-
-class RetainedAtQos2(NoRetained):
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, qos=2),)  # type: ignore[call-arg]
-
-
-class NoWill(Lost):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return is_news(client, packet, "gone")
-
-
-class Forgotten(Nth):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return client == "sleeper" and isinstance(packet, mqtt.ConnAck)
-
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, session_present=False),)  # type: ignore[call-arg]
-
-
-class Refused(Nth):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return client == "guest" and isinstance(packet, mqtt.ConnAck)
-
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (mqtt.ConnAck(return_code=135, version_in_force=5),)
-
-
-class OtherCode(Nth):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return client == "late" and isinstance(packet, mqtt.SubAck)
-
-    def changed(self, packet: Packet) -> Sequence[Packet]:
-        return (replace(packet, return_codes=[0]),)  # type: ignore[call-arg]
-
-
-def late(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
-    if is_news(client, packet):
-        scenario.wait(0.05)
-    return (packet,)
-
-
-def late_will(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
-    if is_news(client, packet, "gone"):
-        scenario.wait(1)
-    return (packet,)
-
-
 def test_another_run_of_the_same_broker_has_no_difference(
     sound: Path, tables: Tables, tmp_path: Path
 ) -> None:
     assert differences(tables, tables) == []
-    other = recorded(tmp_path / "b.pcapng", OwnTopic(), began=1_700_012_345.0)
+    own = mqtt.Publish(topic="$SYS/uptime", payload=b"3", version_in_force=5)
+    chatty = Planted(news(), lambda packet: (packet, own), 4)
+    other = recorded(tmp_path / "b.pcapng", chatty, began=1_700_012_345.0)
     assert other.read_bytes() != sound.read_bytes()
     assert compared(tables, other) == []
+    assert compared(traffic := ROOT / "examples/traffic.pcap", traffic) == []
 
 
 def blocks(path: Path) -> list[bytes]:
@@ -226,43 +99,18 @@ def test_what_a_worse_capture_lacks_is_no_difference(
         assert differences(tables, part) == differences(part, tables) == []
 
 
-@pytest.mark.parametrize(
-    ("defect", "kind", "breaks"),
-    [
-        (Lost(), "missing", "B"),
-        (Twice(3), "twice", "neither"),
-        (Swapped(3), "order", "B"),
-        (OtherQos(2), "QoS", "neither"),
-        (OtherPayload(3), "payload", "B"),
-        (NoProperty(), "property", "neither"),
-        (NoRetained(1), "retained", "neither"),
-        (NotMarkedRetained(1), "retained", "B"),
-        (RetainedAtQos2(1), "QoS", "B"),
-        (NoWill(1), "will", "B"),
-        (Forgotten(2), "session present", "neither"),
-        (Refused(1), "refusal", "neither"),
-        (OtherCode(1), "code", "neither"),
-        (late, "latency", "neither"),
-        (late_will, "latency", "neither"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
-)
+@pytest.fixture(scope="module")
+def sound_jms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(None, 0, tmp_path_factory.mktemp("shadow") / "jms.pcapng", is_jms=True)
+
+
+@pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_found_and_nothing_else(
-    sound: Path, tables: Tables, tmp_path: Path, defect: Defect, kind: str, breaks: str
+    sound: Path, sound_jms: Path, tmp_path: Path, name: str
 ) -> None:
-    found = compared(tables, recorded(tmp_path / "b.pcapng", defect))
-    assert Counter(each.difference for each in found) == {kind: 1}
-    (row,) = found
-    assert row.difference in CLASSES and row.breaks == breaks
-    assert row.a_frame is not None and row.a_source == str(sound)
-    assert row.b_frame is not None and row.b_source == str(tmp_path / "b.pcapng")
-    assert (row.breaks == "neither") == (row.text is None)
-    assert row.text is None or row.text != row.rule
-
-
-class SwappedAtQos1(Swapped):
-    def is_meant(self, client: str, packet: Packet) -> bool:
-        return is_news(client, packet) and packet.qos == 1  # type: ignore[attr-defined]
+    row = DEFECTS[name]
+    path = record(row, 1, tmp_path / "b.pcapng", row.is_jms)
+    check(row, sound_jms if row.is_jms else sound, path)
 
 
 @pytest.mark.parametrize(("second", "found"), [(1, ["order"]), (2, [])])
@@ -271,7 +119,7 @@ def test_the_order_is_that_of_messages_with_one_qos(
 ) -> None:
     """That of publication: both come at QoS 1 here."""
     paths = tmp_path / "a.pcapng", tmp_path / "b.pcapng"
-    defects: Sequence[Defect] = none, SwappedAtQos1(1)
+    defects: Sequence[Defect] = none, Swapped(1, qos=1)
     for path, defect in zip(paths, defects, strict=True):
         scenario = Scenario(path, defect)
         for name in ("display", "till"):
@@ -320,36 +168,8 @@ def test_what_a_recording_could_not_show_is_no_difference(
     assert compared(tables, alone) == []  # whose subscribers were not there
 
 
-TRAFFIC = ROOT / "examples/traffic.pcap"
-
-
-def test_defects_of_a_jms_broker_are_found(tmp_path: Path) -> None:
-    """Each planted in one delivery of a recording of Open MQ."""
-    packets = [one for one in wireyard.packets(str(TRAFFIC), format="jmq") if one.packet_type < 10]
-    again = next(one for one in packets if "R" in one.flags)
-    *_, urgent, other = (p for p in packets if p.consumer_id and p.destination == "shop.stock")
-    changed = bytearray(TRAFFIC.read_bytes())
-    for old, new in (
-        (again, replace(again, bit_flags=again.bit_flags & ~FLAGS["R"])),
-        (urgent, replace(urgent, priority=9)),
-        (other, replace(other, body=bytes(len(other.body)))),
-    ):
-        at, written = changed.index(encode(old)), encode(new)
-        changed[at : at + len(written)] = written
-    path = tmp_path / "traffic.pcap"
-    path.write_bytes(changed)
-    with open_tables([str(TRAFFIC)]) as a, open_tables([str(path)]) as b:
-        assert differences(a, a) == []
-        found = differences(a, b)
-    assert sorted((each.difference, each.b, each.breaks) for each in found) == [
-        ("payload", f"a payload of {len(other.body)} bytes", "neither"),
-        ("property", "JMSPriority=9", "neither"),
-        ("property", "JMSRedelivered=false", "neither"),
-    ]
-
-
 def test_the_command(sound: Path, tmp_path: Path) -> None:
-    other = recorded(tmp_path / "b.pcapng", Lost())
+    other = recorded(tmp_path / "b.pcapng", lost(4))
     text = CliRunner().invoke(main, ["shadow", str(sound), str(other)])
     assert text.exit_code == 0
     lines = text.stdout.splitlines()
@@ -373,7 +193,7 @@ def test_the_command(sound: Path, tmp_path: Path) -> None:
 
 
 def test_the_page(sound: Path, tmp_path: Path) -> None:
-    other, page = recorded(tmp_path / "<b>.pcapng", Lost()), tmp_path / "page.html"
+    other, page = recorded(tmp_path / "<b>.pcapng", lost(4)), tmp_path / "page.html"
     done = CliRunner().invoke(main, ["shadow", str(sound), str(other), "-w", str(page)])
     assert done.exit_code == 0, done.output
     text = page.read_text()
@@ -403,7 +223,7 @@ def table_of(done: Result) -> list[str]:
 
 def test_a_replay_to_a_broker_that_a_command_starts(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
-    scenario = Scenario(path, Lost(1))
+    scenario = Scenario(path, lost(1))
     for name in ("display", "till"):
         scenario.connect(name)
     scenario.send("display", mqtt.Subscribe, packet_id=1, filters=[("shop/1", 1)])

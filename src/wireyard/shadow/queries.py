@@ -126,7 +126,7 @@ def copies(topic: Callable[[str], str]) -> str:
         protocol="jms", packets="jmq", payload="body", topic=_DESTINATION,
         names=_NAME.format("c", "consumer") + _NAME.format("s", "producer"),
         consumer="c.name", producer="s.name", retain="NULL", priority="p.priority",
-        dup="d.redelivered OR contains(map_keys(p.properties), 'JMS_SUN_DMQ_DEAD_BROKER')",
+        dup="d.redelivered OR p.properties['JMS_SUN_DMQ_DEAD_BROKER'] IS NOT NULL",
         version="301", properties=_HEADERS,
         share="if(m.destination_kind LIKE '%queue', d.destination, NULL)",
     )  # fmt: skip
