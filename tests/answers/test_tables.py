@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from io import TextIOWrapper
@@ -338,6 +339,17 @@ def test_a_temporary_folder_that_cannot_be_written(
 def test_inputs_that_are_not_there() -> None:
     with pytest.raises(SourceError, match=r"nowhere\.pcap: there is no such file"):
         open_tables(["nowhere.pcap"]).__enter__()
+
+
+def test_a_query_can_be_interrupted() -> None:
+    """DuckDB makes an error of its own of what a handler of a signal raises."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with open_tables([str(CAPTURE)]) as tables, pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            tables.sql("SELECT count(*) FROM range(10000000000000)")
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_nothing_is_left_behind() -> None:

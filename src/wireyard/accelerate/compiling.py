@@ -185,12 +185,16 @@ def compile_missing(
             return False
         with process:
             assert process.stdout is not None
-            for line in process.stdout:
-                try:
-                    progress = Progress(**json.loads(line))
-                except (ValueError, TypeError):  # output of an imported module
-                    continue
-                report(progress)
+            try:
+                for line in process.stdout:
+                    try:
+                        progress = Progress(**json.loads(line))
+                    except (ValueError, TypeError):  # output of an imported module
+                        continue
+                    report(progress)
+            except KeyboardInterrupt:
+                process.terminate()  # it would be waited for
+                raise
         return process.returncode == 0
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cached_property
@@ -92,6 +93,8 @@ SELECT DISTINCT name FROM (
   UNION ALL SELECT client_id FROM sessions
 ) WHERE name <> '' LIMIT 10000
 """
+_INTERRUPTED: Final = "Query interrupted"
+"""What DuckDB makes of the interrupt that Python raises while a query runs."""
 _SUM: Final = pa.decimal128(38, 0)
 """DuckDB's type for the sum of integers."""
 _NOT_PLAIN: Final = re.compile(r"\b(INTERVAL|(?<!WITH )TIME|TIMETZ|UUID|BIT|UNION|VARIANT)\b")
@@ -164,7 +167,18 @@ class Tables:
             result = self.connection.sql(query, params=parameters)
             if result is None:
                 raise UsageError("a query is one statement that selects")
-            return _with_integers(_with_unique_names(_plain(result).to_arrow_table()))
+            found = self._interruptible(_plain(result).to_arrow_table)
+        return _with_integers(_with_unique_names(found))
+
+    def _interruptible(self, run: Callable[[], pa.Table]) -> pa.Table:
+        """Run a query of any length, and end it with an interrupt: DuckDB looks for none itself."""
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(run)
+            try:
+                return found.result()
+            except KeyboardInterrupt:
+                self.connection.interrupt()
+                raise
 
     def rows(self, query: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
         """Run one of our own queries, which needs no check; return its rows.
@@ -215,6 +229,10 @@ class Tables:
                 for name in self._named(query):
                     self._check_files(name)
             raise UsageError(self._reason(error, query)) from None
+        except RuntimeError as error:
+            if str(error) != _INTERRUPTED:
+                raise
+            raise KeyboardInterrupt from None
 
     def _check_files(self, name: str) -> None:
         """Check the files of a table, if somebody else can have changed them."""

@@ -65,7 +65,8 @@ _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tab
     wireyard help COMMAND                          every command has an example
 
     Results go to standard output, notes to standard error; - is standard input or output. Exit
-    status: 0 done, 1 data lost, 2 bad usage, 3 cannot read, 4 cannot write.
+    status: 0 done, 1 data lost, 2 bad usage, 3 cannot read, 4 cannot write, 130 after Ctrl-C, 143
+    after SIGTERM.
 """
 
 
@@ -119,6 +120,10 @@ class _Commands(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError as error:
             return exits.report_error(error)  # click would treat it as a failure
+        except KeyboardInterrupt as error:
+            if not exits.is_terminated():
+                raise
+            return exits.report_error(error)  # click would print an empty line
 
     def main(self, *args: Any, **named: Any) -> NoReturn:
         """Run a command line and exit with its status."""
@@ -129,9 +134,10 @@ class _Commands(click.Group):
         named["standalone_mode"] = False
         exits.open_standard_streams()
         try:
-            status = super().main(*args, **named)
-            sys.stdout.flush()
-        except Exception as error:
+            with exits.sigterm_interrupts():
+                status = super().main(*args, **named)
+                sys.stdout.flush()
+        except (Exception, exits.Terminated) as error:
             status = exits.report_error(error)
         sys.exit(status)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
@@ -24,12 +28,25 @@ from wireyard.text import printable
 
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
 NO_PACKET = "has no packet of a known format"
-_INTERRUPTED = 130  # what shells report for SIGINT
+_INTERRUPTED, _TERMINATED = 130, 143  # what shells report for SIGINT and SIGTERM
 _NO_THREAD = "can't start new thread"
 
 
 class CannotWrite(WireError):
     """The output cannot be written."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM was received: whatever tidies up after Ctrl-C does so after it too."""
+
+
+_terminated = threading.Event()
+"""Set if SIGTERM was received: libraries make other errors of an interrupt."""
+
+
+def is_terminated() -> bool:
+    """Return whether SIGTERM was received by `sigterm_interrupts`."""
+    return _terminated.is_set()
 
 
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
@@ -66,13 +83,16 @@ def notes_on(name: str, texts: Iterable[str | None]) -> None:
         note(f"{name}: {text}")
 
 
-def report_error(error: Exception) -> int:
+def report_error(error: BaseException) -> int:
     """Print an error and return the exit status; an unexpected error, a bug, is raised."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
-    if isinstance(error, click.Abort) or follows_interrupt(error):
-        return _INTERRUPTED
+    if isinstance(error, click.Abort) or interrupt_of(error) is not None:
+        if not is_terminated():
+            return _INTERRUPTED
+        note("ended by SIGTERM")
+        return _TERMINATED
     if isinstance(error, BrokenPipeError):
         drop_stdout()
         return DONE  # the reader has closed the pipe
@@ -110,14 +130,38 @@ def _lacks_memory(error: BaseException | None) -> bool:
     return False
 
 
-def follows_interrupt(error: BaseException | None) -> bool:
-    """Return whether an error is an interrupt, or was raised while one was handled.
+def interrupt_of(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the interrupt that an error is, or during whose handling it was raised, if any.
 
     Up to 3.11 Python itself raises RuntimeError if it is interrupted while it makes a class.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
-    return error is not None
+    return error
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated`, unless it is ignored or handled; a second one ends at once.
+
+    A process that Python's default handler ends leaves behind what it has begun.
+    """
+
+    def terminate(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        _terminated.set()
+        raise Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    _terminated.clear()
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _usage_text(error: click.ClickException) -> str:

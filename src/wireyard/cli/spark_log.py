@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import IO, Any, Self
 
-from wireyard.cli.exits import follows_interrupt
+from wireyard.cli.exits import interrupt_of
 from wireyard.errors import SourceError, WireError
 
 _STDERR = 2
@@ -27,8 +27,7 @@ class SparkLog:
     """Captures the standard error of processes that are started within `taking`.
 
     The text is printed if the block is left with an error other than a `WireError`. After an
-    interrupt the block raises KeyboardInterrupt, even if Spark's cancelled job has raised another
-    error since.
+    interrupt the block raises that, even if Spark's cancelled job has raised another error since.
     """
 
     def __enter__(self) -> Self:
@@ -41,12 +40,12 @@ class SparkLog:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        interrupted = follows_interrupt(error)
-        if isinstance(error, Exception) and not (interrupted or isinstance(error, WireError)):
+        interrupt = interrupt_of(error)
+        if isinstance(error, Exception) and not (interrupt or isinstance(error, WireError)):
             self._show()
         self._file.close()
-        if interrupted:
-            raise KeyboardInterrupt from None
+        if interrupt is not None:
+            raise type(interrupt) from None
 
     @contextmanager
     def taking(self) -> Iterator[None]:

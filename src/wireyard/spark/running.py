@@ -159,6 +159,10 @@ class SparkEngine:
                 self._groups.append(group)
         try:
             return rows.toArrow()
+        except KeyboardInterrupt:
+            if context is not None:
+                context.cancelAllJobs()  # Spark's own handler does so for SIGINT only
+            raise
         except Exception as error:
             if _FULL in str(error):
                 raise LakeError(f"Spark: {_FULL}") from None

@@ -240,28 +240,30 @@ def _startup_on_path() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_wait() -> Iterator[None]:
-    """Delay SIGINT until Java has started, and restore the program's own handler.
+    """Delay SIGINT and SIGTERM until Java has started, and restore the program's own handlers.
 
     A Java that is interrupted while it starts never exits. Spark installs a handler of SIGINT that
     cancels its jobs, which may replace Python's default handler, but no other.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting = []
+    waiting = list[int]()
 
     def wait(number: int, _frame: FrameType | None) -> None:
         waiting.append(number)
 
-    signal.signal(signal.SIGINT, wait)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if None in kept.values() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    for number in kept:
+        signal.signal(number, wait)
     try:
         yield
     finally:
-        if before is not signal.default_int_handler or signal.getsignal(signal.SIGINT) is wait:
-            signal.signal(signal.SIGINT, before)
-        if waiting:
-            signal.raise_signal(signal.SIGINT)
+        for number, before in kept.items():
+            if before is not signal.default_int_handler or signal.getsignal(number) is wait:
+                signal.signal(number, before)
+        for received in waiting:
+            signal.raise_signal(received)
 
 
 def _can_import(python: str, module: str) -> bool:

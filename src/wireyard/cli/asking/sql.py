@@ -219,6 +219,8 @@ def prompt(
             print()
             return
         except KeyboardInterrupt:
+            if exits.is_terminated():
+                raise
             print()
             lines = []
         except UsageError as error:
