@@ -138,7 +138,7 @@ def test_a_state_with_any_changed_byte_is_not_used(tmp_path: Path) -> None:
             data[at] ^= at >= 0
             Path(state).write_bytes(data)
             states = states_of(opened, found.path)
-            growing, _ = restored(
+            growing = restored(
                 Part(found.path, found.format, found.files, states), GrowthSettings()
             )
             growing.close()

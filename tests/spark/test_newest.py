@@ -32,7 +32,7 @@ from wireyard.layers import newest
 from wireyard.pipeline.growing import growth as spark_growth
 from wireyard.pipeline.growing.growth import Growth
 from wireyard.pipeline.growing.input import make_state
-from wireyard.pipeline.growing.states import NONE_MADE, FactsMade, Part, read_facts
+from wireyard.pipeline.growing.states import NONE_MADE, FactsMade, Part, read_progress
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
 
@@ -361,22 +361,25 @@ def test_a_session_that_closed_later_than_facts_said_has_one_row(
 
 def test_facts_of_a_damaged_state_are_refused(tmp_path: Path) -> None:
     good: dict[str, Any] = {
-        "position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True, "are_made": True,
+        "read": 120, "position": 100, "seconds": 2.0, "until_ns": {"jms": 5}, "has_open": True,
+        "are_made": True,
     }  # fmt: skip
     part = Part("grows.pcap", None, ("grows.pcap",), (str(tmp_path / "state"),))
 
-    def read(state: dict[str, Any], *, has_provisional: bool = True) -> FactsMade:
+    def read(state: dict[str, Any], **known: bool) -> tuple[int, FactsMade] | None:
         rows = [("json", [2], b"{}"), ("facts", [1], json.dumps(state).encode())]
         pq.write_table(make_state(part.path, rows), part.states[0])
-        return read_facts(part, has_provisional=has_provisional, in_progress=False)
+        return read_progress(part, **{"has_provisional": True, **known})
 
-    assert read(good) == FactsMade(100, 2.0, {"jms": 5})
-    assert read(good, has_provisional=False) == NONE_MADE
+    facts = FactsMade(100, 2.0, {"jms": 5})
+    assert read(good) == (120, facts)
+    assert read(good, has_provisional=False) == (120, NONE_MADE)
+    assert read(good | {"are_made": False}) == (120, NONE_MADE)
+    assert read(good | {"are_made": False}, in_progress=True) == (120, facts)
     damage: list[dict[str, Any]] = [
-        {"position": -2}, {"position": None}, {"seconds": -1.0},
+        {"position": -2}, {"position": None}, {"position": 121}, {"read": "all"}, {"seconds": -1.0},
         {"seconds": float("nan")}, {"until_ns": [5]}, {"until_ns": {"jms": "soon"}},
-        {"are_made": False},
     ]  # fmt: skip
     for values in damage:
-        assert read(good | values) == NONE_MADE
-    assert read({}) == NONE_MADE
+        assert read(good | values) is None
+    assert read({}) is None

@@ -55,12 +55,12 @@ _Records = list[tuple[Key, Order, ConversationMessage]]
 def _write_by_sender(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
     """Write the facts of some inputs, sender by sender; return the results."""
     parts, paths = -(-group.packets // _MOST_PACKETS), [path for _, path in group.files]
-    work = {"parts": parts, "output": output}
     stages = [
-        Stage([_PACKETS], parts, partial(_follow_senders, **work)),
-        Stage([_RECORDS], parts, partial(_match_replies, **work)),
+        Stage([_PACKETS], parts, partial(_follow_senders, parts=parts, output=output)),
+        Stage([_RECORDS], parts, partial(_match_replies, parts=parts, output=output)),
     ]
-    return run_stages(runner, paths, partial(_split, sources=group.sources, parts=parts), stages)
+    split = partial(_split, sources=group.sources, parts=parts)
+    return run_stages(runner, paths, split, stages)
 
 
 DIVISION: Final = Division(_MOST_PACKETS, sys.maxsize, _write_by_sender)

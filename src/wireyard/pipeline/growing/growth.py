@@ -23,25 +23,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from wireyard.lake.writer import Lake
-from wireyard.layers import newest
 from wireyard.layers.tables import fact_table
 from wireyard.pipeline.decoding.task import BronzeSettings
 from wireyard.pipeline.facts.stage import related_to
 from wireyard.pipeline.growing.all_facts import AllFacts
-from wireyard.pipeline.growing.input import is_rotated
-from wireyard.pipeline.growing.newest import JMS, by_protocol, packet_tables, take_long
+from wireyard.pipeline.growing.newest import JMS, by_protocol, take_long
 from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.growing.sessions import SESSIONS
+from wireyard.pipeline.growing.sources import has_begun, is_rotated
 from wireyard.pipeline.growing.states import (
     FactsMade,
-    NewestTask,
     Part,
     StagedPart,
     add_parts,
     can_grow,
-    open_files,
+    most_of_each,
     provisional_facts,
-    read_facts,
+    read_progress,
     states_of,
 )
 from wireyard.pipeline.growing.tasks import read_parts
@@ -55,8 +53,6 @@ _SHORT_S: Final = 2.0
 _PAUSES_AFTER_SHORT: Final = 1.0
 _PAUSES_AFTER_LONG: Final = 9.0
 """Pause between two passes that make all facts, in durations of a pass."""
-_FEWEST_NEWEST: Final = 1 << 10
-"""Of each input at least so many of the newest packets are kept, however many inputs grow."""
 
 
 @dataclass(slots=True)
@@ -71,8 +67,6 @@ class _Open:
     """Bytes that were there besides, at the last look."""
     size: int
     """Size of its files at the last look."""
-    identity: tuple[int, int] | None
-    """Device and inode of a single file."""
     now_ns: int | None = None
     """Time of its last packet that was read; None if not known."""
     facts_at_s: float = 0.0
@@ -81,8 +75,6 @@ class _Open:
     """Whether the lake has provisional files of facts of it."""
     was_read: bool = False
     """Whether this process has read a part of it."""
-    has_newest: bool = False
-    """Whether its state has the newest packets."""
     has_closed: bool = False
     """Whether its state has all sessions that are closed in the lake."""
     shares: bool | None = None
@@ -147,13 +139,11 @@ class Growth:
     def refresh(self, path: str, paths: Iterable[str]) -> bool:
         """Update the files of an open input; return whether it can be continued."""
         each, files = self._inputs[path], tuple(paths)
-        size, identity = _look(files)
-        if each.identity is None:
+        size = _size_of(files)
+        if is_rotated(path, files):
             each.part = each.part._replace(files=files)
-        elif identity is None:
-            return True  # deleted in the meantime
-        elif identity != each.identity or size < each.position:
-            self.close_input(path)
+        elif 0 < size < each.position:
+            self.close_input(path)  # another file has taken its name
             return False
         each.unread_bytes += max(size - each.size, 0)
         each.size = size
@@ -168,27 +158,22 @@ class Growth:
 
         It continues from its state in the lake if it is still the same file.
         """
-        if not can_grow(found):
+        if not (can_grow(found) and has_begun(found.path, found.files)):
             return False
         self.close_input(found.path)
-        states = states_of(self._lake, found.path)
-        part = Part(found.path, found.format, found.files, states)
-        files, has_state = open_files(part)
-        try:
-            if not files.have_begun:
-                return False
-            read = files.position, files.unread_bytes
-        finally:
-            files.close()
-        size, identity = _look(found.files or (found.path,))
-        each = _Open(part, *read, size, None if is_rotated(found.path, found.files) else identity)
-        each.has_newest_rows = self._provisional_facts(found.path)
-        if has_state:
-            in_progress = self._is_being_made(found.path)
-            each.set_facts(
-                read_facts(part, has_provisional=each.has_newest_rows, in_progress=in_progress)
-            )
+        part = Part(found.path, found.format, found.files, states_of(self._lake, found.path))
+        has_provisional = self._provisional_facts(found.path)
+        progress = read_progress(
+            part, has_provisional=has_provisional, in_progress=self._is_being_made(found.path)
+        )
+        size = _size_of(found.files or (found.path,))
+        each = _Open(part, 0, size, size, has_newest_rows=has_provisional)
+        if progress is not None:
+            each.position, facts = progress
+            each.set_facts(facts)
             each.facts_at_s = time.monotonic()
+            if not is_rotated(found.path, found.files):  # else some of its files may be gone
+                each.unread_bytes = max(size - each.position, 0)
         self._inputs[found.path] = each
         return True
 
@@ -253,7 +238,7 @@ class Growth:
         background: Collection[str],
     ) -> tuple[list[StagedPart], list[str]]:
         """Stage the next parts of inputs; return them, and the inputs that are gone."""
-        most = max(newest.MAX_NEWEST // len(turn), min(newest.MAX_NEWEST, _FEWEST_NEWEST))
+        most_newest = most_of_each(len(turn))
         tasks = [
             each.part._replace(
                 states=self._states_of(each),
@@ -264,8 +249,10 @@ class Growth:
                 facts=self._facts_before(each),
                 makes_facts=each.source in due,
                 facts_come=each.source not in background and not self._is_being_made(each.source),
-                newest=self._newest_task(each, most),
                 unread_bytes=min(most_bytes[each.source], each.unread_bytes),
+                most_newest=most_newest,
+                open_sessions=self._sessions_of(each, are_open=True),
+                closed_sessions=() if each.has_closed else self._sessions_of(each, are_open=False),
             )
             for each in turn
         ]
@@ -298,23 +285,12 @@ class Growth:
             each.set_facts(_without_jms(each.facts))
         return each.facts._replace(seconds=each.expected_s)
 
-    def _newest_task(self, each: _Open, most: int) -> NewestTask:
-        """Return how the next part of an input makes facts of its newest packets."""
-        lake = self._lake
-        held = lake.inputs.get(each.source)
-        files = held.files if held is not None else {}
-
-        def paths(table: str, *, provisional: bool = False) -> tuple[str, ...]:
-            names = files.get(table, ())
-            return tuple(
-                lake.path(table, name) for name in names if is_provisional(name) is provisional
-            )
-
-        return NewestTask(
-            most,
-            paths(SESSIONS, provisional=True),
-            None if each.has_closed else paths(SESSIONS),
-            {} if each.has_newest else {table: paths(table) for table in packet_tables()},
+    def _sessions_of(self, each: _Open, *, are_open: bool) -> tuple[str, ...]:
+        """Return the files with the sessions of an input that are open, or closed, in the lake."""
+        held = self._lake.inputs.get(each.source)
+        names = held.files.get(SESSIONS, ()) if held is not None else ()
+        return tuple(
+            self._lake.path(SESSIONS, name) for name in names if is_provisional(name) is are_open
         )
 
     def _shared_among(self, parts: Iterable[StagedPart]) -> set[str]:
@@ -359,8 +335,7 @@ class Growth:
         each.position, each.unread_bytes = part.position, part.unread_bytes
         each.now_ns = part.now_ns
         each.has_newest_rows = self._provisional_facts(part.source)
-        has_state = bool(self._lake.inputs[part.source].files.get(OPEN_STATES))
-        each.has_newest = each.has_closed = has_state
+        each.has_closed = bool(self._lake.inputs[part.source].files.get(OPEN_STATES))
         each.was_read = True
 
     def _states_of(self, each: _Open) -> tuple[str, ...]:
@@ -470,14 +445,13 @@ class Growth:
             lake.commit(draft.change())
 
 
-def _look(paths: Iterable[str]) -> tuple[int, tuple[int, int] | None]:
-    """Return the size of files together, and device and inode of the last; None if it is gone."""
-    size, identity = 0, None
+def _size_of(paths: Iterable[str]) -> int:
+    """Return the size of files together; those that are gone have none."""
+    size = 0
     for path in paths:
         with suppress(OSError):
-            found = os.stat(path)
-            size, identity = size + found.st_size, (found.st_dev, found.st_ino)
-    return size, identity
+            size += os.stat(path).st_size
+    return size
 
 
 def _without_jms(facts: FactsMade) -> FactsMade:

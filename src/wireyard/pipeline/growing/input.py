@@ -38,7 +38,7 @@ from wireyard.pipeline.decoding.balance import make_ledger
 from wireyard.pipeline.decoding.results import StreamRows
 from wireyard.pipeline.decoding.task import BronzeTask
 from wireyard.pipeline.growing.readers import CaptureReader, GrowthSettings, StreamReader
-from wireyard.pipeline.growing.sources import GrowingFiles
+from wireyard.pipeline.growing.sources import GrowingFiles, is_rotated
 from wireyard.streams.batches import BlockReader, Part
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import filesystem
@@ -401,11 +401,6 @@ class GrowingInput:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         self.replaces = False
-
-
-def is_rotated(source: str, paths: Sequence[str]) -> bool:
-    """Return whether an input is a capture that continues in new files of a folder."""
-    return bool(paths) and tuple(paths) != (source,)
 
 
 class State(NamedTuple):

@@ -1,7 +1,7 @@
 """Facts of the newest packets of growing inputs, until facts of all their packets are made.
 
 For MQTT and JMS; see ``wireyard.layers.newest``. The packets that they follow from are part of the
-state of an input, or are read from the lake if its state has none.
+state of an input.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, compress
+from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -19,28 +19,22 @@ from wireyard.captures.live.state import StateError
 from wireyard.captures.stream_table import FILES, STREAMS
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import measure, read_batches
+from wireyard.layers import newest
 from wireyard.layers.facts import facts_of
 from wireyard.layers.frame_files import FrameFiles, ends_of_captures
 from wireyard.layers.gaps import by_source, of_sources, stream_keys
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
 from wireyard.layers.mqtt.newest import MQTT
-from wireyard.layers.newest import (
-    MAX_NEWEST,
-    MessageProtocol,
-    NewestPackets,
-    NewestRows,
-)
+from wireyard.layers.newest import MessageProtocol, NewestPackets, NewestRows
 from wireyard.layers.tables import fact_table, join_tables
-from wireyard.pipeline.decoding.task import FILES_TABLE, packets_table
+from wireyard.pipeline.decoding.task import packets_table
 from wireyard.pipeline.facts.mqtt import rows_of_streams
 from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
 from wireyard.pipeline.growing.input import StateRow
 from wireyard.pipeline.growing.sessions import (
     SESSIONS,
-    read_of_inputs,
     read_sessions,
     session_keys,
     without_sessions,
@@ -49,16 +43,11 @@ from wireyard.streams.plan import make_plan
 
 __all__ = [
     "JMS",
-    "HeldFiles",
     "MadeRows",
     "NewestFacts",
     "by_protocol",
-    "packet_tables",
     "take_long",
 ]
-
-HeldFiles = Mapping[str, Sequence[str]]
-"""Paths of the files of an input, by table."""
 
 _KIND: Final = "newest"
 """First word of the kinds of rows of a state that are read here."""
@@ -83,11 +72,6 @@ def by_protocol(time_ns: int | None) -> dict[str, int]:
 def take_long(packets: Mapping[str, int]) -> bool:
     """Return whether the facts of so many packets, counted by format, take over a second."""
     return any(sum(packets.get(name, 0) for name in one.needed) > few for one, few in _FEW)
-
-
-def packet_tables() -> list[str]:
-    """Return the tables from which `NewestFacts.add_held` reads packets and their streams."""
-    return [*map(packets_table, _formats()), "streams", FILES_TABLE]
 
 
 class MadeRows(NamedTuple):
@@ -156,17 +140,18 @@ class NewestFacts:
         """The keys of sessions that are closed in the lake."""
         self._spans: list[Row] = []
 
-    def open(self, source: str, until_ns: Mapping[str, int], state: Mapping[str, bytes]) -> bool:
-        """Add an input; return whether its state has newest packets.
+    def open(
+        self, source: str, until_ns: Mapping[str, int], state: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Add an input, with the packets in its state if it has one.
 
         `until_ns` is by protocol: the rows of messages sent up to this time stay as they are. Other
         protocols get no rows. `state` is the data of rows of the input's state, by kind. If it is
         damaged, a `StateError` is raised, and the input is not added.
         """
-        rows = {kind: data for kind, data in state.items() if kind.startswith(_KIND)}
         try:
-            if rows:
-                self._restore(source, rows)
+            if state is not None:
+                self._restore(source, state)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, OSError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         self._wanted[source] = {*until_ns}
@@ -174,7 +159,6 @@ class NewestFacts:
             group = self._group(protocol, source)
             group.sources.append(source)
             group.packets.advance(source, until_ns.get(protocol.name, 0))
-        return bool(rows)
 
     def _group(self, protocol: MessageProtocol, source: str) -> _Group:
         facts = facts_of(protocol.name)
@@ -200,44 +184,26 @@ class NewestFacts:
             names = [name for name in own.column_names if name in columns]
             group.packets.add(format, own.select(names), old=old)
 
-    def add_parts(self, packets: Mapping[str, Sequence[str]], streams: pa.Table) -> None:
+    def add_parts(
+        self, packets: Mapping[str, Sequence[str]], streams: pa.Table, made: Collection[str]
+    ) -> None:
         """Add the packets of the next parts of inputs.
 
         `packets` are paths of files of packets, by table; `streams` are rows of the table `streams`
-        about streams of the inputs.
+        about streams of the inputs. `made` are the inputs whose facts are made with these packets,
+        to which `advance` has led: of all but the last packets only the rare ones count.
         """
         for format in _formats():
             for path in packets.get(packets_table(format), ()):
+                behind = measure(path)[0]
                 for rows in read_batches(path, _columns_of(format)):
+                    behind -= rows.num_rows
+                    if behind >= newest.MAX_NEWEST:
+                        is_old = of_sources(rows, made)
+                        self.add_packets(format, rows.filter(is_old), old=True)
+                        rows = rows.filter(pc.invert(is_old))
                     self.add_packets(format, rows)
         self.add_streams(streams)
-
-    def add_held(self, held: Mapping[str, HeldFiles]) -> None:
-        """Add the packets of inputs that the lake has.
-
-        `held` has the paths of the final files of each, by table.
-        """
-        for format in _formats():
-            table = packets_table(format)
-            listed = {source: files.get(table, ()) for source, files in held.items()}
-            # Oldest first; only rare ones of those before the newest.
-            old: dict[str, list[str]] = {}
-            for source, paths in listed.items():
-                behind = [0, *accumulate(measure(path)[0] for path in reversed(paths))]
-                for path, rows in zip(paths, reversed(behind[:-1]), strict=True):
-                    if rows >= MAX_NEWEST:
-                        old.setdefault(path, []).append(source)
-            for path, rows in read_of_inputs(listed, _columns_of(format)):
-                is_old = of_sources(rows, old.get(path, ()))
-                self.add_packets(format, rows.filter(is_old), old=True)
-                self.add_packets(format, rows.filter(pc.invert(is_old)))
-        for source, files in held.items():
-            for rows in captured_streams(files.get("streams", ()), [source], STREAM_COLUMNS):
-                self.add_streams(rows)
-        for _, rows in read_of_inputs(
-            {one: held[one].get(FILES_TABLE, ()) for one in held}, _SPANS
-        ):
-            self.add_spans(rows.to_pylist())
 
     def add_streams(self, streams: pa.Table) -> None:
         """Add rows of the table `streams`, as far as packets are of them."""
@@ -342,7 +308,7 @@ class NewestFacts:
         tables = {
             kind.partition(" ")[2]: pa.ipc.open_stream(data).read_all()
             for kind, data in rows.items()
-            if kind != _KIND
+            if kind.startswith(f"{_KIND} ")
         }
         for table in tables.values():
             table.validate(full=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,28 +26,25 @@ ALL_PREFIX: Final = f"{OPEN_PREFIX}all-"
 
 
 def read_sessions(listed: Mapping[str, Sequence[str]]) -> pa.Table:
-    """Return the rows of the sessions of inputs in files, each input with its files."""
-    columns = [column.name for column in TABLES[SESSIONS]]
-    rows = (rows for _, rows in read_of_inputs(listed, columns))
-    return join_tables([fact_table(SESSIONS, ()), *rows])
+    """Return the rows of the sessions of inputs in files, each input with its files.
 
-
-def read_of_inputs(
-    listed: Mapping[str, Sequence[str]], columns: Sequence[str]
-) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the rows of inputs in files, which several of them may share, with the path of each.
-
-    Each file is read once. `listed` has the paths of the files of each input. The column `source`
-    must be among the columns to read.
+    Inputs may share a file, which is read once.
     """
-    of_path: dict[str, list[str]] = {}
+    columns = [column.name for column in TABLES[SESSIONS]]
+    of_path = defaultdict[str, list[str]](list)
     for source, paths in listed.items():
         for path in paths:
-            of_path.setdefault(path, []).append(source)
-    for path, sources in of_path.items():
-        for rows in read_batches(path, columns):
-            if (own := rows.filter(of_sources(rows, sources))).num_rows:
-                yield path, own
+            of_path[path].append(source)
+    return join_tables(
+        [
+            fact_table(SESSIONS, ()),
+            *(
+                rows.filter(of_sources(rows, sources))
+                for path, sources in of_path.items()
+                for rows in read_batches(path, columns)
+            ),
+        ]
+    )
 
 
 def session_keys(rows: pa.Table) -> pa.Array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -150,11 +151,6 @@ class GrowingFiles:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    @property
-    def have_begun(self) -> bool:
-        """Whether there is a file to read."""
-        return self._current is not None
-
     # --- their bytes --------------------------------------------------------------------------
 
     @property
@@ -262,6 +258,20 @@ class GrowingFiles:
     def position(self) -> int:
         """Number of bytes that were read, in all files."""
         return sum(each.size for each in self._done) + self.offset
+
+
+def has_begun(source: str, paths: Sequence[str]) -> bool:
+    """Return whether there is a file to read: those of a rotated capture need a packet for that."""
+    if not is_rotated(source, paths):
+        return True
+    with suppress(SourceError):  # reading it reports the error
+        return any(_begun_ns(path) is not None for path in paths)
+    return False
+
+
+def is_rotated(source: str, paths: Sequence[str]) -> bool:
+    """Return whether an input is a capture that continues in new files of a folder."""
+    return bool(paths) and tuple(paths) != (source,)
 
 
 def _begun_ns(path: str) -> int | None:

@@ -23,13 +23,14 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from wireyard.captures.live.state import StateError
-from wireyard.errors import LakeDamaged, SourceError
+from wireyard.errors import LakeDamaged
 from wireyard.lake.ledgers import LedgerSum
 from wireyard.lake.writer import Input, Lake
+from wireyard.layers import newest
 from wireyard.layers.tables import all_tables
-from wireyard.pipeline.growing.input import FACTS, is_rotated, read_state
+from wireyard.pipeline.growing.input import FACTS, read_state
 from wireyard.pipeline.growing.sessions import ALL_PREFIX
-from wireyard.pipeline.growing.sources import GrowingFiles
+from wireyard.pipeline.growing.sources import has_begun
 from wireyard.pipeline.inputs.finding import FoundInput
 from wireyard.pipeline.replacing import OPEN_STATES, Draft, is_provisional
 
@@ -47,19 +48,8 @@ class FactsMade(NamedTuple):
 
 
 NONE_MADE: Final = FactsMade(-1, 0.0, {})
-
-
-class NewestTask(NamedTuple):
-    """How a part makes facts of the newest packets."""
-
-    most: int
-    """The most packets of a protocol that are kept."""
-    open_sessions: tuple[str, ...]
-    """Files with the sessions that are open in the lake."""
-    closed_sessions: tuple[str, ...] | None
-    """Files with those that are closed; None if the state has them."""
-    held: Mapping[str, tuple[str, ...]]
-    """The other final files of the input, by table, if its state may lack the newest packets."""
+_FEWEST_NEWEST: Final = 1 << 10
+"""Of each input at least so many of the newest packets are kept, however many inputs grow."""
 
 
 class Part(NamedTuple):
@@ -79,9 +69,14 @@ class Part(NamedTuple):
     """Whether facts of all packets are made as of this part."""
     facts_come: bool = True
     """Whether these are committed with it, and not made in the background."""
-    newest: NewestTask | None = None
     unread_bytes: int = 0
     """About how many bytes it has."""
+    most_newest: int = newest.MAX_NEWEST
+    """The most of the newest packets of a protocol that are kept."""
+    open_sessions: tuple[str, ...] = ()
+    """Files with the sessions that are open in the lake."""
+    closed_sessions: tuple[str, ...] = ()
+    """Files with those that are closed, unless the state has them."""
 
 
 class StagedPart(NamedTuple):
@@ -168,18 +163,22 @@ def grown_parts(lake: Lake, new: Sequence[FoundInput], most_bytes: int) -> list[
     An input without a state is read part by part from now on if it has at most `most_bytes`; more
     of them are read by several tasks, as before it grew.
     """
-    grown = []
+    parts = []
     for each in new:
-        if has_grown(lake, each):
-            part = Part(each.path, each.format, each.files, states_of(lake, each.path))
-            try:
-                files, has_state = open_files(part)
-            except SourceError:
-                continue  # reading it as a whole reports the error
-            if files.have_begun and (has_state or files.unread_bytes <= most_bytes):
-                grown.append(part._replace(unread_bytes=files.unread_bytes))
-            files.close()
-    return grown
+        if has_grown(lake, each) and has_begun(each.path, each.files):
+            states = states_of(lake, each.path)
+            part = Part(each.path, each.format, each.files, states)
+            read = read_progress(part)
+            unread = each.size - (read[0] if read is not None else 0)
+            if read is not None or unread <= most_bytes:
+                parts.append(part._replace(unread_bytes=max(unread, 0)))
+    most = most_of_each(len(parts))
+    return [part._replace(most_newest=most) for part in parts]
+
+
+def most_of_each(inputs: int) -> int:
+    """Return the most of the newest packets to keep of each of several inputs."""
+    return max(newest.MAX_NEWEST // max(inputs, 1), min(newest.MAX_NEWEST, _FEWEST_NEWEST))
 
 
 def states_of(lake: Lake, source: str) -> tuple[str, ...]:
@@ -192,41 +191,32 @@ def states_of(lake: Lake, source: str) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def read_facts(part: Part, *, has_provisional: bool, in_progress: bool) -> FactsMade:
-    """Return which facts of an input the lake has, by its state.
+def read_progress(
+    part: Part, *, has_provisional: bool = False, in_progress: bool = False
+) -> tuple[int, FactsMade] | None:
+    """Return how far an input was read, by its state, and which facts of it the lake has.
 
-    `has_provisional` is whether the lake has provisional files of facts of it, and `in_progress`
-    whether this process is making the facts that were missing when the state was taken.
+    None if there is no state, or it is damaged. `has_provisional` is whether the lake has
+    provisional files of facts of it, and `in_progress` whether this process is making the facts
+    that were missing when the state was taken.
     """
     for path in part.states:
         with suppress(StateError, KeyError, TypeError, ValueError, AttributeError):
             made = json.loads(read_state(path, part.path).others[FACTS])
-            position, seconds = int(made["position"]), float(made["seconds"])
+            read, position, seconds = (
+                int(made["read"]),
+                int(made["position"]),
+                float(made["seconds"]),
+            )
             until_ns = {str(name): int(ns) for name, ns in made["until_ns"].items()}
             is_same = bool(made["has_open"]) == has_provisional
             are_there = bool(made["are_made"]) or in_progress
-            if is_same and are_there and position >= -1 and 0 <= seconds < math.inf:
-                return FactsMade(position, seconds, until_ns)
-    return NONE_MADE
-
-
-def open_files(part: Part) -> tuple[GrowingFiles, bool]:
-    """Open the files of an input where its state ends; return whether there is one.
-
-    A `SourceError` is raised if they cannot be read.
-    """
-    rotated = is_rotated(part.path, part.files)
-    for path in part.states:
-        files = GrowingFiles(part.path, rotated=rotated)
-        try:
-            files.restore(read_state(path, part.path).tree["files"], part.files)
-        except (StateError, KeyError, TypeError, ValueError):
-            files.close()
-        else:
-            return files, True
-    files = GrowingFiles(part.path, rotated=rotated)
-    files.refresh(part.files)
-    return files, False
+            is_valid = read >= position >= -1 and 0 <= seconds < math.inf
+            if not is_valid:
+                continue
+            facts = FactsMade(position, seconds, until_ns)
+            return read, facts if is_same and are_there else NONE_MADE
+    return None
 
 
 def add_parts(draft: Draft, parts: Sequence[StagedPart], kept: Collection[str] = ()) -> None:

@@ -56,11 +56,7 @@ from wireyard.pipeline.growing.input import (
     read_states,
     state_of,
 )
-from wireyard.pipeline.growing.newest import (
-    HeldFiles,
-    NewestFacts,
-    by_protocol,
-)
+from wireyard.pipeline.growing.newest import NewestFacts, by_protocol
 from wireyard.pipeline.growing.readers import GrowthSettings
 from wireyard.pipeline.growing.sessions import SESSIONS, read_sessions
 from wireyard.pipeline.growing.states import (
@@ -174,12 +170,11 @@ def restored(
     growth: GrowthSettings,
     newest: NewestFacts | None = None,
     states: Callable[[str, str], State] = read_state,
-) -> tuple[GrowingInput, bool]:
+) -> GrowingInput:
     """Open an input at its state, or from its beginning if there is none that is of this file.
 
-    Return the open input, and whether the state has its newest packets, which `newest` gets; else
-    those of the lake have to be read. `states` reads a state, with the arguments of `read_state`. A
-    `SourceError` is raised if the input cannot be read.
+    `newest` gets the input with its newest packets, and `states` reads a state, with the arguments
+    of `read_state`. A `SourceError` is raised if the input cannot be read.
     """
     for path in part.states:
         growing = GrowingInput(part.path, part.format, part.files, growth)
@@ -187,16 +182,18 @@ def restored(
         try:
             state = states(path, part.path)
             growing.restore(state.tree)
-            given = part.path, part.facts.until_ns, state.others
-            return growing, newest is None or newest.open(*given)
+            if newest is not None:
+                newest.open(part.path, part.facts.until_ns, state.others)
         except StateError:
             growing.close()
+        else:
+            return growing
     growing = GrowingInput(part.path, part.format, part.files, growth)
     growing.open()
     growing.refresh(part.files)
     if newest is not None:
-        newest.open(part.path, {}, {})
-    return growing, True
+        newest.open(part.path, {})
+    return growing
 
 
 class _Reading:
@@ -235,8 +232,7 @@ class _PartsTask:
         self._number, self._parts = number, parts
         self._settings, self._growth = settings, growth
         self._staging = Staging(settings.staging)
-        most = max((part.newest.most for part in parts if part.newest is not None), default=0)
-        self._newest = NewestFacts(most)
+        self._newest = NewestFacts(max(part.most_newest for part in parts))
 
     def run(self) -> list[StagedPart]:
         """Read and stage the parts; raise `_PartError` if one cannot be read."""
@@ -251,25 +247,22 @@ class _PartsTask:
 
     def _restore(self, opened: ExitStack) -> list[_Reading]:
         """Open the inputs of the parts, with their newest packets."""
-        states, readings, unread = cache(read_states), list[_Reading](), dict[str, HeldFiles]()
-        closed = dict[str, Sequence[str]]()
+        states, readings = cache(read_states), list[_Reading]()
         for part in self._parts:
-            task = part.newest if part.files else None
             with _failing(part):
-                growing, has_newest = restored(
+                growing = restored(
                     part,
                     self._growth,
-                    None if task is None else self._newest,
+                    self._newest if part.files else None,
                     lambda path, source: state_of(states(path), source),
                 )
             opened.callback(growing.close)
             readings.append(_Reading(part, growing))
-            if task is not None:
-                if not has_newest:
-                    unread[part.path] = task.held
-                if task.closed_sessions is not None and not growing.replaces:
-                    closed[part.path] = task.closed_sessions
-        self._newest.add_held(unread)
+        closed = {
+            each.source: each.part.closed_sessions
+            for each in readings
+            if each.part.closed_sessions and not each.growing.replaces
+        }
         self._newest.set_closed(closed, read_sessions(closed))
         return readings
 
@@ -345,21 +338,19 @@ class _PartsTask:
         streams: pa.Table,
     ) -> Mapping[str, Collection[str]]:
         """Make the facts of the newest packets; return the producers of their JMS messages."""
-        newest = self._newest
-        newest.add_parts(packets, streams)
-        making = dict[str, _Reading]()
+        newest, making, whole = self._newest, dict[str, _Reading](), set[str]()
         for each in readings:
-            part = each.part
-            if each.source in newest.sources:
-                newest.add_spans(_span_rows(each.source, each.growing.new_spans))
-                if each.facts.until_ns and not (part.makes_facts and part.facts_come):
-                    making[each.source] = each
+            if each.source not in newest.sources:
+                continue
+            newest.add_spans(_span_rows(each.source, each.growing.new_spans))
+            if each.part.makes_facts and each.part.facts_come:
+                whole.add(each.source)
+                newest.advance(each.source, by_protocol(each.growing.now_ns))
+            elif each.facts.until_ns:
+                making[each.source] = each
+        newest.add_parts(packets, streams, whole)
         made = newest.rows(
-            {
-                name: each.part.newest.open_sessions
-                for name, each in making.items()
-                if each.part.newest
-            },
+            {name: each.part.open_sessions for name, each in making.items()},
             [
                 row
                 for name, each in making.items()
@@ -389,6 +380,7 @@ class _PartsTask:
         for each in readings:
             if each.state is not None:
                 of_facts = {
+                    "read": each.growing.position,
                     **each.facts._asdict(),
                     "has_open": bool(provisional_facts(each.files)),
                     "are_made": each.part.facts_come,
