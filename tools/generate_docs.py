@@ -41,7 +41,7 @@ written with `-w` appears whole or not at all.
 | 2 | bad usage |
 | 3 | cannot read |
 | 4 | cannot write |
-| 130, 143 | ended by Ctrl-C, by SIGTERM: files that were begun are removed, a lake is as the last commit left it |
+| 130, 143 | ended by Ctrl-C or SIGTERM: nothing begun is left, lakes are as last committed |
 
 Bad input is never left out silently: it is a row with the reason, and one line on standard error
 has the position of the first.

@@ -20,7 +20,7 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -176,7 +176,10 @@ def check_case(number: int) -> None:
 
 
 _JUDGED: Final = 0.1
-_CHECKS: Final = {"following": check_case, "runs": partial(check_runs, judged=_JUDGED)}
+_CHECKS: Final[dict[str, Callable[[int], None]]] = {
+    "following": check_case,
+    "runs": partial(check_runs, judged=_JUDGED),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
