@@ -218,8 +218,9 @@ class Runs:
 
     def damage_state(self, _: Path) -> None:
         """Change a byte of a state."""
-        if paths := read_lake(str(self.lake)).paths(OPEN_STATES):
-            _change_byte(self.rng, Path(self.rng.choice(paths)))
+        paths = [*map(Path, read_lake(str(self.lake)).paths(OPEN_STATES))]
+        if there := [path for path in paths if path.exists()]:  # `damage_lake` removes some
+            _change_byte(self.rng, self.rng.choice(there))
 
     def change_state(self, _: Path) -> None:
         """Have a state be that of another version."""
@@ -231,7 +232,7 @@ class Runs:
                 rows = pq.read_table(lake.path(OPEN_STATES, name)).to_pylist()
                 row = self.rng.choice([row for row in rows if row["kind"] in ("json", "facts")])
                 state = json.loads(row["data"])
-            except (pa.ArrowInvalid, OSError, ValueError):
+            except (pa.ArrowException, OSError, ValueError):
                 return  # its bytes were changed before
             if "version" in state.get("reader", {}) and self.rng.random() < 0.5:
                 state["reader"]["version"] -= 1

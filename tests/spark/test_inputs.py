@@ -131,6 +131,26 @@ def test_a_file_that_the_lake_has_by_another_name_is_not_read(folder: Path, tmp_
     assert sources(lake) == ["two.jmq", "one.jmq", "one.jmq.1"]
 
 
+def test_another_name_counts_where_the_held_one_has_other_bytes(
+    folder: Path, tmp_path: Path
+) -> None:
+    """A lake that follows may read the other name before what has replaced the held one."""
+    lake, one, other = tmp_path / "lake", folder / "one.jmq", tmp_path / "other.jmq"
+    read(lake, folder)
+    os.link(one, other)
+    one.unlink()
+    one.write_bytes(stream(3))
+    assert [each.source for each in read(lake, other).added] == [str(other)]
+    assert read(lake, folder).replaced == 1
+    assert sources(lake) == ["two.jmq", "one.jmq", "other.jmq"]
+    copy = tmp_path / "copy.jmq"
+    by_content = tmp_path / "by-content"
+    read(by_content, folder, by_content=True)
+    shutil.copy(one, copy)
+    one.write_bytes(stream(3) + stream(4))
+    assert [each.source for each in read(by_content, copy, by_content=True).added] == [str(copy)]
+
+
 def test_copies_are_known_by_content_if_that_is_asked_for(folder: Path, tmp_path: Path) -> None:
     shutil.copy2(folder / "one.jmq", folder / "copy.jmq")
     report = read(tmp_path / "plain", folder)

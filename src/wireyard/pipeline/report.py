@@ -5,6 +5,7 @@ A module of its own, because the imports of the job take longer than a run that 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -51,14 +52,18 @@ class Report:
 def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput], list[str]]:
     """Return the inputs that are new to a lake or have changed, and notes on duplicates.
 
-    A file that the lake holds under another name, or that has two names, is read once.
+    A file that the lake holds under another name, or that has two names, is read once. If that
+    name has other bytes by now, the rows under it will go, so they do not count.
     """
     new = [each for each in found if not _is_held(lake, each)]
     changed = {each.path for each in new}
+    identities = {identity_of(each.stamp) for each in new} - {None}
     known = {
         identity: each.source
         for each in lake.inputs.values()
-        if each.source not in changed and (identity := identity_of(each.stamp)) is not None
+        if each.source not in changed
+        and (identity := identity_of(each.stamp)) in identities
+        and not _is_replaced(each)
     }
     return distinct(new, known, lake.inputs.keys())
 
@@ -76,3 +81,13 @@ def _is_held(lake: Lake, found: FoundInput) -> bool:
     return (
         held is not None and is_unchanged(found.stamp, held.stamp) and held.format == found.format
     )
+
+
+def _is_replaced(held: Input) -> bool:
+    """Return whether another local file, or one of another size, has the name of an input."""
+    try:
+        found = os.stat(held.source)
+    except OSError:
+        return False  # it has gone, so the file may have been renamed
+    now = found.st_size, [found.st_dev, found.st_ino]
+    return "file" in held.stamp and now != (held.stamp["size"], held.stamp["file"])
