@@ -111,6 +111,20 @@ def test_sub_prints_json_for_programs(run: Run) -> None:
     ]
 
 
+def test_pub_sends_files_and_lines_and_sub_leaves_out_what_was_there(
+    tmp_path: Path, run: Run
+) -> None:
+    (tmp_path / "payload").write_bytes(b"\xff\n")
+    with wireyard.broker() as broker:
+        where = ("-h", broker.url)
+        assert run("pub", *where, "-t", "a/file", "-r", "-f", tmp_path / "payload").exit_code == 0
+        assert run("pub", *where, "-t", "a/line", "-r", "-l", stdin="1\n2\r\n").exit_code == 0
+        seen = run("sub", *where, "-t", "a/#", "-v", "-C", 2).stdout.splitlines()
+        assert sorted(json.loads(line)["payload"] for line in seen) == ["0xff0a", "2"]
+        result = run("sub", *where, "-t", "a/#", "-R", "-W", 0.5)
+        assert (result.exit_code, result.stdout) == (0, "")
+
+
 def test_pub_and_sub_of_a_jmq_broker(run: Run) -> None:
     with wireyard.broker(jmq=0) as broker:
         where = ["-p", broker.jmq_port]
@@ -132,6 +146,8 @@ def test_pub_and_sub_of_a_jmq_broker(run: Run) -> None:
         (["sub", "-h", "mq://x", "-t", "a", "-t", "b"], 2, "one -t"),
         (["sub", "-t", "a", "-q", "3"], 2, "3 is no quality of service"),
         (["pub", "-q", "orders", "-p", "1"], 3, "localhost:1"),
+        (["pub", "-t", "a", "-m", "x", "-l"], 2, "text, -m, or a file, -f, or lines"),
+        (["pub", "-t", "a", "-f", "nowhere"], 2, "nowhere"),
         (["pub", "-h", "{url}", "-t", "a/#"], 2, "'a/#' is no topic"),
         (["sub", "-h", "{url}", "-t", "a#"], 3, "Topic Filter invalid"),
         (["broker", "--add-user", "ann"], 2, "--users"),

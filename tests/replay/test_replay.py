@@ -147,7 +147,7 @@ def test_a_lake_again_with_other_topics(tmp_path: Path, monkeypatch: pytest.Monk
     Scenario(path).run(rounds=5)
     line = ["run", str(path), "--lake", str(lake), "--engine", "process", "-q"]
     assert CliRunner().invoke(main, line).exit_code == 0
-    rename = ("--rename", "shop/#=test/shop/#", "--rename", "gone=left")
+    rename = ("--rename", "shop/#=test/shop/#", "--rename", "gone/#=left/#")
     done, record = replayed_to_own(lake, tmp_path / "again", "--speed", "max", *rename)
     assert done.exit_code == 0, done.output
 
@@ -155,8 +155,8 @@ def test_a_lake_again_with_other_topics(tmp_path: Path, monkeypatch: pytest.Monk
         """Return the intents, but resets, which a lake has for any end without DISCONNECT."""
         return str(intents(path)).replace("is_reset=True", "is_reset=False")
 
-    wanted = as_text(path).replace("'shop/", "'test/shop/").replace("'gone'", "'left'")
-    assert as_text(record) == wanted and "'test/shop/#'" in wanted and "'left'" in wanted
+    wanted = as_text(path).replace("'shop/", "'test/shop/").replace("'gone/", "'left/")
+    assert as_text(record) == wanted and "'test/shop/#'" in wanted and "'left/#'" in wanted
     monkeypatch.setattr(compare, "_DELIVERIES_AT_ONCE", 5)
     found = CliRunner().invoke(main, ["shadow", str(lake), str(record), *rename, "--out", "jsonl"])
     rows = [json.loads(line) for line in found.stdout.splitlines()]
@@ -319,7 +319,7 @@ async def _log_in(url: str) -> None:
     ("arguments", "status", "said"),
     [
         (("--to", "broker.example"), 2, "broker.example is not this machine; --yes-to"
-         " broker.example replays 7 connections of 6 clients and 25 messages"),
+         " broker.example replays 9 connections of 8 clients and 27 messages"),
         (("--to", "10.0.0.1", "--yes-to", "10.0.0.2"), 2, "10.0.0.1 is not this machine"),
         (("--to", "ws://localhost"), 2, "replay has no WebSocket"),
         (("--to", "localhost", "--speed", "0"), 2, "'0' is neither a factor above 0 nor max"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Any
+import sys
+from collections.abc import AsyncGenerator
+from typing import Any, BinaryIO
 
 import click
 
@@ -19,32 +22,58 @@ from wireyard.errors import UsageError
     epilog=examples(
         "wireyard pub -t plant/line/1 -m 42",
         "wireyard pub -h mqtt://127.0.0.1:1884 -t plant/line/1 -m 42 -q 1 -r",
+        "tail -f readings.txt | wireyard pub -t plant/line/1 -l",
         "wireyard pub -q orders -m 42",
     ),
 )
 @click.option("-t", "--topic", metavar="TOPIC", help="Topic to publish to.")
-@click.option("-m", "--message", default="", metavar="TEXT", help="Payload; empty if not given.")
+@click.option("-m", "--message", metavar="TEXT", help="Payload; empty if not given.")
+@click.option("-f", "--file", type=click.File("rb"), metavar="FILE",
+              help="Payload: the bytes of a file, or of standard input, -.")  # fmt: skip
+@click.option("-l", "--stdin-line", "by_line", is_flag=True,
+              help="A message for each line of standard input, as they come.")  # fmt: skip
 @click.option("-r", "--retain", is_flag=True, help="Make it the retained value of the topic.")
 @client_options
 def command(
-    topic: str | None, message: str, retain: bool, qos: int | str, **connection: Any
+    topic: str | None,
+    message: str | None,
+    file: BinaryIO | None,
+    by_line: bool,
+    retain: bool,
+    qos: int | str,
+    **connection: Any,
 ) -> int:
     """Publish a message to an MQTT broker; the letters are those of mosquitto_pub.
 
     At QoS 1 and 2 it ends when the broker has acknowledged the message. -q QUEUE sends a persistent
-    text message to a queue of a JMQ broker, and -h mq://HOST to a topic of one.
+    text message to a queue of a JMQ broker, and -h mq://HOST to a topic of one; of -f it is one of
+    bytes.
     """
     from wireyard.client import JmqClient, run
 
     if (topic is None) is isinstance(qos, int):
         raise UsageError("a message goes to a topic, -t, or to a queue, -q QUEUE")
+    if (message is not None) + (file is not None) + by_line > 1:
+        raise UsageError("a payload is text, -m, or a file, -f, or lines of standard input, -l")
 
     async def publish() -> None:
         async with client_of(**connection, qos=qos, reconnect=False) as client:
-            if isinstance(client, JmqClient):
-                await client.send(topic or str(qos), message, is_topic=topic is not None)
-            else:
-                await client.publish(topic or "", os.fsencode(message), int(qos), retain)
+            async for payload in _payloads(message, file, by_line):
+                if isinstance(client, JmqClient):
+                    body = payload if file else os.fsdecode(payload)
+                    await client.send(topic or str(qos), body, is_topic=topic is not None)
+                else:
+                    await client.publish(topic or "", payload, int(qos), retain)
 
     run(publish())
     return exits.DONE
+
+
+async def _payloads(
+    message: str | None, file: BinaryIO | None, by_line: bool
+) -> AsyncGenerator[bytes, None]:
+    if by_line:
+        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
+            yield line.rstrip(b"\r\n")
+    else:
+        yield file.read() if file else os.fsencode(message or "")

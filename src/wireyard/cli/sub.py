@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any
 
@@ -35,10 +36,22 @@ _PREFETCH = 100
               help="Topic filter to subscribe to, or several.")  # fmt: skip
 @click.option("-C", "--count", type=click.IntRange(min=1), metavar="N",
               help="End after N messages.")  # fmt: skip
+@click.option("-W", "--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True),
+              metavar="SECONDS", help="End after so many seconds.")  # fmt: skip
+@click.option("-R", "--no-retained", is_flag=True,
+              help="Leave out retained values that were there before.")  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, expose_value=False,
+              help="Show topics, as is done without it.")  # fmt: skip
 @click.option("--out", type=click.Choice(["text", "jsonl"]), help="Text on a terminal.")
 @client_options
 def command(
-    filters: Sequence[str], count: int | None, out: str | None, qos: int | str, **connection: Any
+    filters: Sequence[str],
+    count: int | None,
+    timeout_s: float | None,
+    no_retained: bool,
+    out: str | None,
+    qos: int | str,
+    **connection: Any,
 ) -> int:
     """Show the messages of topics as they arrive; the letters are those of mosquitto_sub.
 
@@ -57,9 +70,16 @@ def command(
     write = _text if kind == "text" else _json
 
     async def show() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await show_all()
+
+    async def show_all() -> None:
         async with aclosing(_rows(filters, qos, count, connection)) as rows:
             left = count
             async for topic, flags, payload, columns in rows:
+                if no_retained and columns.get("retain"):
+                    continue
                 sys.stdout.write(write(topic, flags, payload, columns))
                 sys.stdout.flush()
                 left = None if left is None else left - 1
