@@ -144,16 +144,19 @@ def damage(capture: Capture, seed: int) -> Iterator[Damaged]:
         yield Damaged(kind, [capture.at(at, ns) for ns, at in times], [at for _, at in times])
 
 
-def slices(path: Path, capture: Capture, whole: Said, most: int) -> Iterator[Damaged]:
+def slices(
+    path: Path, capture: Capture, whole: Said, most: int, keylog: Sequence[str]
+) -> Iterator[Damaged]:
     """Yield slices of a capture, as ``wireyard slice`` makes them, by some topics and clients."""
     dice, out = random.Random(most), path.with_name("slice")
+    keys = [word for name in keylog for word in ("--keylog", name)]
     for kind, option, names in (
         ("slice of a topic", "--where", [f"topic == {name!r}" for name in whole.destinations]),
         ("slice of a client", "--client", whole.clients),
     ):
         for name in dice.sample(names, min(most, len(names))):
             out.unlink(missing_ok=True)
-            CliRunner().invoke(wireyard, ["slice", str(path), option, name, "-w", str(out)])
+            CliRunner().invoke(wireyard, ["slice", str(path), option, name, "-w", str(out), *keys])
             if not out.exists():
                 continue
             places = defaultdict(list)
@@ -167,8 +170,8 @@ def slices(path: Path, capture: Capture, whole: Said, most: int) -> Iterator[Dam
 class Said:
     """What wireyard says of a capture, with the numbers of frames that the whole gives them."""
 
-    def __init__(self, path: Path, numbers: Sequence[int]) -> None:
-        with open_tables([str(path)]) as tables:
+    def __init__(self, path: Path, numbers: Sequence[int], keylog: Sequence[str] = ()) -> None:
+        with open_tables([str(path)], keylog=keylog) as tables:
             found = {name: tables.rows(query) for name, query in _QUERIES.items()}
             topics = tables.rows("SELECT DISTINCT destination AS name FROM messages ORDER BY ALL")
             self.findings = find_symptoms(tables, None, shown_as="CAPTURE")
@@ -287,17 +290,19 @@ def kept_verdicts(part: Said, whole: Said) -> tuple[int, int]:
     return reached(whole).total(), both.total()
 
 
-def judge(path: Path, seed: int, most_slices: int = 1) -> Iterator[tuple[str, list[str], int, int]]:
+def judge(
+    path: Path, seed: int, most_slices: int = 1, keylog: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str], int, int]]:
     """Yield for each damage its kind, the contradictions, and the counts of `kept_verdicts`."""
     capture = Capture.read(path)
     with tempfile.TemporaryDirectory() as folder:
         worse = Path(folder, "capture.pcap")
         worse.write_bytes(capture.header + b"".join(capture.frames))
-        whole = Said(worse, range(len(capture.frames)))
-        cut = slices(worse, capture, whole, most_slices)
+        whole = Said(worse, range(len(capture.frames)), keylog)
+        cut = slices(worse, capture, whole, most_slices, keylog)
         for kind, frames, numbers, header in [*damage(capture, seed), *cut]:
             worse.write_bytes((header or capture.header) + b"".join(frames))
-            part = Said(worse, numbers)
+            part = Said(worse, numbers, keylog)
             most_ns = 4 * _JITTER_NS if "times" in kind or "sorted" in kind else 0
             yield kind, [*contradictions(part, whole, most_ns)], *kept_verdicts(part, whole)
 
@@ -306,17 +311,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("captures", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="that of the first round")
+    parser.add_argument("--keylog", action="append", default=[], help="secrets of TLS connections")
     parser.add_argument(
         "--show", type=int, default=3, help="contradictions to show of each capture"
     )
     options = parser.parse_args()
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for path in options.captures:
-        for seed in range(options.rounds):
-            for kind, wrong, of, kept in judge(path, seed):
+        for seed in range(options.seed, options.seed + options.rounds):
+            for kind, wrong, of, kept in judge(path, seed, keylog=options.keylog):
                 counts[kind].update(captures=1, wrong=int(bool(wrong)), of=of, kept=kept)
                 for text in wrong[: options.show]:
-                    print(f"{path.name}, {kind}: {text}", flush=True)
+                    print(f"{path.name}, seed {seed}, {kind}: {text}", flush=True)
     print("| damage | captures | contradictions in | verdicts reached |\n|---|---|---|---|")
     for kind, count in counts.items():
         share = f"{count['kept'] / count['of']:.1%}" if count["of"] else ""
