@@ -118,11 +118,19 @@ def test_pub_sends_files_and_lines_and_sub_leaves_out_what_was_there(
     with wireyard.broker() as broker:
         where = ("-h", broker.url)
         assert run("pub", *where, "-t", "a/file", "-r", "-f", tmp_path / "payload").exit_code == 0
-        assert run("pub", *where, "-t", "a/line", "-r", "-l", stdin="1\n2\r\n").exit_code == 0
+        by_line = [sys.executable, "-m", "wireyard", "pub", *where, "-t", "a/line", "-r", "-l"]
+        subprocess.run(by_line, input=b"1\n2\r\n", check=True, timeout=SECONDS)
         seen = run("sub", *where, "-t", "a/#", "-v", "-C", 2).stdout.splitlines()
         assert sorted(json.loads(line)["payload"] for line in seen) == ["0xff0a", "2"]
         result = run("sub", *where, "-t", "a/#", "-R", "-W", 0.5)
         assert (result.exit_code, result.stdout) == (0, "")
+        with subprocess.Popen(by_line, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            process.stdin.write(b"3\n")
+            process.stdin.flush()
+            assert '"3"' in run("sub", *where, "-t", "a/line", "-C", 2, "-W", SECONDS).stdout
+            process.terminate()  # while it waits for the next line
+            assert process.wait(timeout=SECONDS) == 143
 
 
 def test_pub_and_sub_of_a_jmq_broker(run: Run) -> None:

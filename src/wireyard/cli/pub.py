@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from collections.abc import AsyncGenerator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -14,6 +12,9 @@ from wireyard.cli import exits
 from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options
 from wireyard.cli.options import examples
 from wireyard.errors import UsageError
+
+if TYPE_CHECKING:
+    from wireyard.client import Client, JmqClient
 
 
 @click.command(
@@ -49,31 +50,29 @@ def command(
     text message to a queue of a JMQ broker, and -h mq://HOST to a topic of one; of -f it is one of
     bytes.
     """
-    from wireyard.client import JmqClient, run
+    from wireyard.client import JmqClient, lines_of, run
 
     if (topic is None) is isinstance(qos, int):
         raise UsageError("a message goes to a topic, -t, or to a queue, -q QUEUE")
     if (message is not None) + (file is not None) + by_line > 1:
         raise UsageError("a payload is text, -m, or a file, -f, or lines of standard input, -l")
 
+    payload = file.read() if file else os.fsencode(message or "")
+
     async def publish() -> None:
         async with client_of(**connection, qos=qos, reconnect=False) as client:
-            async for payload in _payloads(message, file, by_line):
-                if isinstance(client, JmqClient):
-                    body = payload if file else os.fsdecode(payload)
-                    await client.send(topic or str(qos), body, is_topic=topic is not None)
-                else:
-                    await client.publish(topic or "", payload, int(qos), retain)
+            if not by_line:
+                await send(client, payload)
+                return
+            async for line in lines_of(sys.stdin.fileno()):
+                await send(client, line)
+
+    async def send(client: Client | JmqClient, payload: bytes) -> None:
+        if isinstance(client, JmqClient):
+            body = payload if file else os.fsdecode(payload)
+            await client.send(topic or str(qos), body, is_topic=topic is not None)
+        else:
+            await client.publish(topic or "", payload, int(qos), retain)
 
     run(publish())
     return exits.DONE
-
-
-async def _payloads(
-    message: str | None, file: BinaryIO | None, by_line: bool
-) -> AsyncGenerator[bytes, None]:
-    if by_line:
-        while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-            yield line.rstrip(b"\r\n")
-    else:
-        yield file.read() if file else os.fsencode(message or "")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
@@ -70,11 +69,6 @@ def command(
     write = _text if kind == "text" else _json
 
     async def show() -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await show_all()
-
-    async def show_all() -> None:
         async with aclosing(_rows(filters, qos, count, connection)) as rows:
             left = count
             async for topic, flags, payload, columns in rows:
@@ -86,7 +80,7 @@ def command(
                 if left == 0:
                     return
 
-    run(show())
+    run(show(), timeout_s)
     return exits.DONE
 
 

@@ -15,7 +15,12 @@
 """
 
 import asyncio
-from collections.abc import Coroutine
+import os
+from collections.abc import AsyncGenerator, Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from itertools import chain
+from threading import Thread
 from typing import Any
 
 from wireyard.client.client import Client
@@ -23,9 +28,36 @@ from wireyard.client.connection import ConnectionLost, Refused
 from wireyard.client.jmq import JmqClient
 from wireyard.endpoints import Message
 
-__all__ = ["Client", "ConnectionLost", "JmqClient", "Message", "Refused", "run"]
+__all__ = ["Client", "ConnectionLost", "JmqClient", "Message", "Refused", "lines_of", "run"]
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in an event loop of its own."""
-    asyncio.run(main)
+def run(main: Coroutine[Any, Any, None], seconds: float | None = None) -> None:
+    """Run a coroutine in an event loop of its own, for so many seconds at most."""
+
+    async def limited() -> None:
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                await main
+        except TimeoutError:
+            if not limit.expired():
+                raise
+
+    asyncio.run(limited())
+
+
+async def lines_of(descriptor: int) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a file, a pipe or a terminal as they come.
+
+    The thread that waits for them is none of asyncio's: the end would wait for the next line.
+    """
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+
+    def read() -> None:
+        with suppress(RuntimeError, CancelledError), open(os.dup(descriptor), "rb") as file:
+            for line in chain(file, [b""]):
+                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+
+    Thread(target=read, daemon=True).start()
+    while line := await lines.get():
+        yield line.rstrip(b"\r\n")
