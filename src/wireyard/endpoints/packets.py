@@ -111,7 +111,7 @@ class PacketEndpoint(Channel[Event]):
     """One side of one connection, apart from its flows.
 
     `limits` and `tap` are those of `Channel`. `known` are topics that were decoded, which all
-    connections of a process may share.
+    connections of a broker share: of a client of 3.1 it takes only topics of later versions too.
     """
 
     _FORMAT = "mqtt"

@@ -100,12 +100,11 @@ class Scratch:
         `how` are further arguments of the class. One for more than `_MOST_KEPT` bytes is not kept.
         """
         all_kept: dict[Any, Self] = cls._kept.__dict__
-        name = f"{cls.__name__} {how}"
-        kept = all_kept.get(name)
+        kept = all_kept.get((cls, how))
         if kept is None or kept.taken < taken:
             kept = cls(taken + -taken % _SCRATCH_STEP, *how)
             if kept.taken <= _MOST_KEPT:
-                all_kept[name] = kept
+                all_kept[cls, how] = kept
         return kept
 
 

@@ -5,7 +5,6 @@ A module of its own, because the imports of the job take longer than a run that 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +13,13 @@ from wireyard.errors import WireError
 from wireyard.lake import read_lake
 from wireyard.lake.records import Commit
 from wireyard.lake.writer import Input, Lake
-from wireyard.pipeline.inputs.finding import FoundInput, distinct, identity_of, is_unchanged
+from wireyard.pipeline.inputs.finding import (
+    FoundInput,
+    distinct,
+    identity_of,
+    is_replaced,
+    is_unchanged,
+)
 
 
 class Watch(Protocol):
@@ -63,7 +68,7 @@ def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput
         for each in lake.inputs.values()
         if each.source not in changed
         and (identity := identity_of(each.stamp)) in identities
-        and not _is_replaced(each)
+        and not is_replaced(each.source, each.stamp)
     }
     return distinct(new, known, lake.inputs.keys())
 
@@ -81,13 +86,3 @@ def _is_held(lake: Lake, found: FoundInput) -> bool:
     return (
         held is not None and is_unchanged(found.stamp, held.stamp) and held.format == found.format
     )
-
-
-def _is_replaced(held: Input) -> bool:
-    """Return whether another local file, or one of another size, has the name of an input."""
-    try:
-        found = os.stat(held.source)
-    except OSError:
-        return False  # it has gone, so the file may have been renamed
-    now = found.st_size, [found.st_dev, found.st_ino]
-    return "file" in held.stamp and now != (held.stamp["size"], held.stamp["file"])

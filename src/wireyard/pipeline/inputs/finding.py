@@ -193,6 +193,16 @@ def is_unchanged(stamp: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
     return all(stamp.get(name) == before.get(name) for name in _STATE)
 
 
+def is_replaced(path: str, before: Mapping[str, Any]) -> bool:
+    """Return whether another local file, or one of another size, has the name of an input."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False  # it has gone, so the file may have been renamed
+    now = found.st_size, [found.st_dev, found.st_ino]
+    return "file" in before and now != (before["size"], before["file"])
+
+
 def join_rotated(listing: Listing) -> Listing:
     """Join the captures in each folder to one input, named like the folder."""
     inputs, again = distinct(listing.inputs, {})
