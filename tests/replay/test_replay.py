@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -201,7 +203,7 @@ def played(path: Path, answer: Any) -> tuple[Played, list[Packet | str]]:
     async def test() -> None:
         async with serving(handle) as port:
             address = parse_address(f"127.0.0.1:{port}")
-            replay = partial(player.run, [script], address, lines.append, speed=None)
+            replay = partial(player.run, [script], {None: address}, lines.append, speed=None)
             result.extend(await asyncio.to_thread(replay))
 
     run(test())
@@ -268,6 +270,35 @@ def test_a_reset_is_a_reset(tmp_path: Path) -> None:
     path = conversation(tmp_path / "a.pcapng", "reset")
     _, got = played(path, lambda packet: answers(packet, sent=[(3, b"three"), (1, b"one")]))
     assert got[-1] == "reset"
+
+
+def test_each_listener_of_the_recording_has_its_address(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcapng"
+    with path.open("wb") as file:
+        times = iter(range(1_700_000_000_000_000_000, 1 << 62, 1_000_000))
+        recording = Recording(file, times.__next__)
+        for number, port in enumerate((1883, 1884)):
+            tape = recording.open(("10.0.0.2", 40000 + number), ("10.0.0.1", port))
+            connect = mqtt.Connect(client_id=f"at {port}", version_in_force=5)
+            tape.write(True, encode(connect))
+            tape.write(False, encode(mqtt.ConnAck(version_in_force=5)))
+            tape.close(by_client=True)
+    with (
+        wireyard.broker(record=tmp_path / "first") as first,
+        wireyard.broker(record=tmp_path / "second") as second,
+    ):
+        target = f"127.0.0.1:{first.port},1884=127.0.0.1:{second.port}"
+        done = replayed(path, "--to", target, "--speed", "max")
+        assert done.exit_code == 0, done.output
+        python = shlex.quote(sys.executable)
+        started = f"sh -c 'exec {python} -m wireyard broker --port $0' {{port}} {{1884}}"
+        only_one = replayed(path, "--to", started, "--speed", "max")
+        assert only_one.exit_code == 1 and "at 1884: 127.0.0.1:" in only_one.stderr
+    for name, client in (("first", "at 1883"), ("second", "at 1884")):
+        (record,) = (tmp_path / name).iterdir()
+        assert [*intents(record)] == [client]
+    done = replayed(path, "--to", "127.0.0.1,x=127.0.0.1")
+    assert done.exit_code == 2 and "'x=127.0.0.1' is not PORT=ADDRESS" in done.stderr
 
 
 def test_what_has_no_end_has_none_in_the_record(tmp_path: Path) -> None:

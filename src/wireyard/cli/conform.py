@@ -61,7 +61,8 @@ def command(
 
     judged: dict[str, Judged] = {}
     for number, (broker, name) in enumerate(zip_longest(brokers, names[: len(brokers)]), 1):
-        with running(broker) as address:
+        with running(broker) as listeners:
+            address = listeners[None]
             check_host(address, yes_to, "gets some hundred connections with broken packets")
             folder = record and (record if len(brokers) == 1 else f"{record}/{number}")
             found = judge(address, rules=rule, record=folder)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 BROKER = (
     "HOST:PORT, mqtt://HOST:PORT, mqtts://HOST:PORT for TLS, or a command with {port} that starts a"
-    " broker, as in 'mosquitto -p {port}'."
+    " broker, as in 'mosquitto -p {port}'. HOST:PORT,1884=HOST:PORT, or {1884} in a command, is"
+    " another listener for the clients of port 1884 of the recording."
 )
 """The form of a broker's address, in words."""
 _MOST_LOGIN_BYTES = 16 << 20
@@ -170,13 +171,14 @@ def send(
     from wireyard.replay.player import run
 
     known = {} if logins is None else _read_logins(logins)
-    with running(to) as address:
-        about = _about(script, address)
-        check_host(address, yes_to, about)
+    with running(to) as listeners:
+        about = _about(script, listeners[None])
+        for address in listeners.values():
+            check_host(address, yes_to, about)
         for client in sorted(_without_password(script, known)):
             exits.note(f"{client}: its password is masked in the recording, and --logins has none")
         say(about)
-        (played,) = run([script], address, exits.note, speed=speed, logins=known, record=record)
+        (played,) = run([script], listeners, exits.note, speed=speed, logins=known, record=record)
     say(_summary(played))
     for client, count in sorted(played.unsent.items()):
         exits.note(f"{client}: {count:,} of its packets could not be sent")

@@ -107,7 +107,7 @@ def judge(address: Address, *, rules: str = "*", record: str | None = None) -> J
     """
     lines: list[str] = []
     greetings = [_greeting(version) for version in (4, 5)]
-    greeted = run([talk.script for talk in greetings], address, lines.append, speed=None)
+    greeted = run([talk.script for talk in greetings], {None: address}, lines.append, speed=None)
     versions = [
         talk.version
         for talk, played in zip(greetings, greeted, strict=True)
@@ -119,7 +119,7 @@ def judge(address: Address, *, rules: str = "*", record: str | None = None) -> J
     with TemporaryDirectory(prefix="wireyard-") as temporary:
         folder = record or temporary
         scripts = [each.talk.script for each in made]
-        played = run(scripts, address, lines.append, speed=None, record=folder,
+        played = run(scripts, {None: address}, lines.append, speed=None, record=folder,
                      patience_s=_PATIENCE_S)  # fmt: skip
         results = {
             each.talk.name: Result(each, [*_failures(each.number, each.talk, one)])

@@ -42,6 +42,7 @@ from wireyard.formats.mqtt.control import (
 )
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.mqtt.reasons import REASONS
+from wireyard.replay.brokers import Listeners, listener
 from wireyard.replay.script import (
     ACKNOWLEDGED_BY,
     Arrivals,
@@ -92,7 +93,7 @@ class Played:
 
 def run(
     scripts: Sequence[Script],
-    address: Address,
+    listeners: Listeners,
     say: Callable[[str], None],
     *,
     speed: float | None = 1.0,
@@ -104,6 +105,8 @@ def run(
 
     Parameters
     ----------
+    listeners
+        The addresses of the broker.
     scripts
         Each is played by itself, some at the same time.
     say
@@ -124,30 +127,31 @@ def run(
     """
     raise_file_limit()
     player = partial(_Player, say=say, speed=speed, logins=logins or {}, patience_s=patience_s)
-    return asyncio.run(_run(scripts, address, say, record, player))
+    return asyncio.run(_run(scripts, listeners, say, record, player))
 
 
 async def _run(
     scripts: Sequence[Script],
-    address: Address,
+    listeners: Listeners,
     say: Callable[[str], None],
     record: str | None,
-    make: Callable[[Address], _Player],
+    make: Callable[[Listeners], _Player],
 ) -> list[Played]:
-    recording = tap = None
+    recording, taps = None, {}
     if record is not None:
         recording = record_into(Path(record), "replay", time.time_ns, say)
-        tap = Tap(
-            ("127.0.0.1", 0), (address.host, address.port), say, upstream_tls=address.tls,
-            record=lambda later: recording,
-        )  # fmt: skip
-        await tap.start()
-        address = Address(*tap.address)
+        for port, address in listeners.items():
+            taps[port] = Tap(
+                ("127.0.0.1", 0), (address.host, address.port), say, upstream_tls=address.tls,
+                record=lambda later: recording,
+            )  # fmt: skip
+            await taps[port].start()
+        listeners = {port: Address(*tap.address) for port, tap in taps.items()}
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def play(script: Script) -> _Player:
         async with places:
-            player = make(address)
+            player = make(listeners)
             await player.play(script)
             return player
 
@@ -156,7 +160,7 @@ async def _run(
         recording.close()  # before the ends of connections that the recording shows no end of
     for player in players:
         player.close()
-    if tap is not None:
+    for tap in taps.values():
         await tap.stop()
     return [player.played for player in players]
 
@@ -164,14 +168,14 @@ async def _run(
 class _Player:
     def __init__(
         self,
-        address: Address,
+        listeners: Listeners,
         say: Callable[[str], None],
         speed: float | None,
         logins: Mapping[str, Login],
         patience_s: float,
     ) -> None:
         self.played = Played()
-        self.address, self.say = address, say
+        self.listeners, self.say = listeners, say
         self._speed, self._logins, self._patience_s = speed, logins, patience_s
         self._connections: dict[Recorded, _Connection] = {}
         self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
@@ -253,14 +257,14 @@ class _Player:
         connection = _Connection(recorded, self._deliveries[recorded.client], self.say)
         connection.expected = self._expected
         connection.patience_s = self._patience_s
+        address = listener(self.listeners, recorded.port)
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: connection, self.address.host, self.address.port,
-                    ssl=self.address.tls,
-                )  # fmt: skip
+                    lambda: connection, address.host, address.port, ssl=address.tls
+                )
         except (OSError, TimeoutError) as error:
-            self.say(f"{recorded.client}: {self.address}: {why_unreachable(error)}")
+            self.say(f"{recorded.client}: {address}: {why_unreachable(error)}")
             connection.is_over = True
         return connection
 

@@ -150,6 +150,8 @@ class Recorded:
     client: str
     """The client id, or the client's address if it has none."""
     version: int
+    port: int | None = None
+    """That of the broker."""
 
 
 class Step(NamedTuple):
@@ -282,6 +284,11 @@ def lake_rows(tables: Tables, name: str, format: str) -> list[dict[str, Any]]:
     return tables.rows(_PACKETS.format(format=format))
 
 
+def broker_port(stream: str) -> int:
+    """Return the port of the broker in the name of a client's stream."""
+    return int(stream.partition("#")[0].rpartition(":")[2])
+
+
 def ends_of(tables: Tables, protocol: str) -> list[dict[str, Any]]:
     """Return the ends of connections, each with the stream of the side that ended it."""
     rows = tables.rows(_ENDS.format(protocol=protocol))
@@ -363,7 +370,8 @@ class _Reading:
     def _open(self, stream: str, packet: Connect) -> None:
         client = packet.client_id or stream.partition(">")[0]
         self._count += 1
-        connection = Recorded(self._count, client, packet.version_in_force or 4)
+        version, port = packet.version_in_force or 4, broker_port(stream)
+        connection = Recorded(self._count, client, version, port)
         self._connections[stream] = connection
         self._arrivals[connection] = Arrivals(self._count, self._deliveries[client])
 
