@@ -11,8 +11,9 @@ Rules of this file:
    long as they themselves do.
 3. A client that ends its connection lets the broker end it too, for `_SLACK_S` at most: what comes
    next in the recording came after that.
-4. An acknowledgement is sent if the message has come, under the packet identifier that it has. In a
-   script that `takes_all`, a message that the recording does not show is acknowledged at once.
+4. An acknowledgement is sent once the message has come, also if that is late, under the packet
+   identifier that it has. In a script that `takes_all`, a message that the recording does not show
+   is acknowledged at once.
 """
 
 from __future__ import annotations
@@ -34,10 +35,8 @@ from wireyard.formats.mqtt.control import (
     ConnAck,
     Connect,
     Packet,
-    PubAck,
     PubComp,
     Publish,
-    PubRec,
     PubRel,
 )
 from wireyard.formats.mqtt.writing import encode
@@ -45,6 +44,7 @@ from wireyard.layers.mqtt.reasons import REASONS
 from wireyard.replay.brokers import Listeners, listener
 from wireyard.replay.script import (
     ACKNOWLEDGED_BY,
+    Acknowledgement,
     Arrivals,
     Came,
     Deliveries,
@@ -197,6 +197,8 @@ class _Player:
             for steps in turns.values():
                 group.create_task(self._take(steps))
         for recorded, connection in self._connections.items():
+            if connection.owed:
+                self.played.unsent[recorded.client] += len(connection.owed)
             self.played.came |= connection.came
             if connection.is_ended:
                 self.played.ended.add(recorded)
@@ -233,17 +235,20 @@ class _Player:
         return self._began + (step.time_ns - self._first_ns) / 1e9 / self._speed
 
     async def _send(self, recorded: Recorded, what: Send, due: float) -> None:
-        packet: Packet | bytes | None = what.packet
+        packet = what.packet
         if recorded not in self._connections:
             if isinstance(packet, Connect):
                 packet = self._with_login(recorded, packet)
             self._connections[recorded] = await self._connect(recorded)
         connection = self._connections[recorded]
-        if isinstance(packet, PubAck | PubRec | PubComp):
-            packet = connection.acknowledgement(packet, what.message)
-        if packet is None or connection.is_over:
+        if connection.is_over:
             self.played.unsent[recorded.client] += 1
             return
+        if isinstance(packet, Acknowledgement):
+            acknowledgement = connection.acknowledgement(packet, what.message)
+            if acknowledgement is None:
+                return
+            packet = acknowledgement
         connection.write(packet if isinstance(packet, bytes) else encode(packet))
         self.played.sent += 1
         if self._speed is not None:
@@ -344,6 +349,8 @@ class _Connection(asyncio.Protocol):
         self.is_over = self.is_ended = False
         """Whether nothing more can be sent, and whether the broker ended the connection."""
         self.came: dict[Key, Packet] = {}
+        self.owed: dict[tuple[type[Packet], Key | None], Acknowledgement] = {}
+        """Acknowledgements of messages that have not come yet."""
         self.patience_s = _PATIENCE_S
         self.expected: Set[Key] | None = None
         """That of the player."""
@@ -369,6 +376,7 @@ class _Connection(asyncio.Protocol):
                 continue
             key = self._arrivals.add(event.packet)
             self.came[key] = event.packet
+            self._pay()
             if self.expected is not None and key not in self.expected:
                 self._accept(event.packet)
             if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
@@ -409,14 +417,20 @@ class _Connection(asyncio.Protocol):
             return self._is_gone or self._transport is None
         return self.is_over or key in self.came
 
-    def acknowledgement(
-        self, packet: PubAck | PubRec | PubComp, message: Key | None
-    ) -> Packet | None:
-        """Return a packet with the broker's identifier of a message; None if it did not come."""
-        if message is None:
+    def acknowledgement(self, packet: Acknowledgement, message: Key | None) -> Packet | None:
+        """Return a packet with the broker's identifier of a message; None if it is owed."""
+        known = type(packet), message
+        if (packet_id := self._deliveries.ids.get(known)) is None:
+            self.owed[known] = packet
             return None
-        packet_id = self._deliveries.ids.get((type(packet), message))
-        return None if packet_id is None else replace(packet, packet_id=packet_id)
+        return replace(packet, packet_id=packet_id)
+
+    def _pay(self) -> None:
+        """Acknowledge what has come late."""
+        for known in self.owed.keys() & self._deliveries.ids.keys():
+            if not self.is_over:
+                packet = self.owed.pop(known)
+                self.write(encode(replace(packet, packet_id=self._deliveries.ids[known])))
 
     def write(self, data: bytes) -> None:
         """Send a packet."""

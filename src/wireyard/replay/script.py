@@ -30,6 +30,7 @@ from wireyard.formats.mqtt.control import (
     PubRel,
 )
 from wireyard.formats.mqtt.packet import packet_of
+from wireyard.formats.mqtt.writing import encode
 from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.streams.blocks import StreamBundle
 from wireyard.streams.decoder import decode_blocks
@@ -42,7 +43,7 @@ P = TypeVar("P", bound=Packet)
 Key = tuple[object, ...]
 """A packet of a broker: the number of its connection, its type, what it is about, and how many of
 the same there were."""
-_Acknowledgement = PubAck | PubRec | PubComp
+Acknowledgement = PubAck | PubRec | PubComp
 ACKNOWLEDGED_BY: Final[tuple[type[PubAck | PubRec] | None, ...]] = (None, PubAck, PubRec)
 """By QoS."""
 
@@ -71,7 +72,7 @@ class Deliveries:
 
     keys: dict[int, Key] = field(default_factory=dict)
     """That of the last PUBLISH with a packet identifier."""
-    ids: dict[tuple[type[Packet], Key], int] = field(default_factory=dict)
+    ids: dict[tuple[type[Packet], Key | None], int] = field(default_factory=dict)
     """The packet identifier for an acknowledgement: by its type and the key of the PUBLISH."""
 
 
@@ -355,7 +356,7 @@ class _Reading:
                 self._connections[stream] = None
                 what: Send | Came | End = End(is_client, self._ends[row.stream] == "rst")
             elif is_client:
-                what = Send(row.packet, self._message(connection, row.packet))
+                what = self._send(connection, row.packet)
             elif isinstance(row.packet, bytes):
                 continue
             else:
@@ -375,7 +376,10 @@ class _Reading:
         self._connections[stream] = connection
         self._arrivals[connection] = Arrivals(self._count, self._deliveries[client])
 
-    def _message(self, connection: Recorded, packet: Packet | bytes) -> Key | None:
-        if not isinstance(packet, _Acknowledgement):
-            return None
-        return self._deliveries[connection.client].keys.get(packet.packet_id)
+    def _send(self, connection: Recorded, packet: Packet | bytes) -> Send:
+        if not isinstance(packet, Acknowledgement):
+            return Send(packet)
+        message = self._deliveries[connection.client].keys.get(packet.packet_id)
+        if message is None and not self._script.notes:
+            return Send(encode(packet))  # it acknowledges nothing that was sent
+        return Send(packet, message)

@@ -14,6 +14,9 @@ LEAST_DELIVERIES: Final = 5
 LATER_MS: Final = 20
 LATER_TIMES: Final = 2
 """A median is later if it is so many times the other one, and by so much."""
+FAST, SLOW = 0.1, 0.9
+"""Of the later side even this fast part is later than this slow part of the other: what only some
+deliveries wait for is the load of the machine, which another run of the same broker has too."""
 WILL_LATER_MS: Final = 500
 """The same of a single will, from the end of the connection on."""
 
@@ -132,7 +135,8 @@ def copies(topic: Callable[[str], str]) -> str:
     )  # fmt: skip
     return f"""
 SELECT *, hash(topic, payload) AS message, hash(message, consumer) AS key,
-  hash(key, qos, retain, properties) AS kind, hash(consumer, topic, producer, qos, lane) AS line
+  hash(key, qos, retain, properties, sent_qos) AS kind,
+  hash(consumer, topic, producer, qos, lane) AS line
 FROM ({mqtt} UNION ALL {jms})
 """
 
@@ -227,6 +231,8 @@ SELECT any_value(l.consumer) AS consumer, any_value(l.topic) AS topic,
 HAVING count(*) >= {LEAST_DELIVERIES}
   AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
   AND greatest(left_ms, right_ms) > {LATER_MS} + least(left_ms, right_ms)
+  AND greatest(quantile_cont(l.queue_ns, {FAST}), quantile_cont(r.queue_ns, {FAST}))
+    > least(quantile_cont(l.queue_ns, {SLOW}), quantile_cont(r.queue_ns, {SLOW}))
 ORDER BY consumer, topic
 """
 _ENDED: Final = """(SELECT max(c.closed_ns) FROM {0}_clients c WHERE c.consumer = {1}.producer
