@@ -166,10 +166,6 @@ def test_sessions_transactions_and_withheld_acknowledgements(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ("symptoms/jms-healthy.pcap",),
-            "with its CONNECT; replay --as mqtt plays JMQ ones",
-        ),
         (("symptoms/mqtt-healthy.pcap", "--as", "mqtt"), "no JMQ connection with a login"),
         (("traffic/shop-c2b.jmq", "--as", "mqtt"), "no JMQ connection with a login"),
     ],

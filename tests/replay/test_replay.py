@@ -62,7 +62,7 @@ def intents(path: Path) -> dict[str, list[Any]]:
             packet = what.packet
             if isinstance(packet, ACKS):
                 packet = replace(packet, packet_id=1)
-            own.append((packet, what.message))
+            own.append((packet, what.awaits))
         elif isinstance(what, End) and what.by_client and type(own[-1][0]) is not mqtt.Disconnect:
             own.append(what)
     return done

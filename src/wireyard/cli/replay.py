@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,9 +17,9 @@ from wireyard.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
     from wireyard.client.address import Address
-    from wireyard.replay.player import Login, Played
+    from wireyard.replay.player import Played
     from wireyard.replay.renaming import Renaming
-    from wireyard.replay.script import Script
+    from wireyard.replay.script import Login, Script
 
 F = TypeVar("F", bound=Callable[..., Any])
 BROKER = (
@@ -110,10 +110,7 @@ def command(
     """
     from wireyard.replay.renaming import Renaming
 
-    if protocol is None:
-        script = read(file, decode_as, keylog, Renaming(rename))
-    else:
-        script = _read_migration(file, decode_as, keylog, Renaming(rename))
+    script = read(file, to, decode_as, keylog, Renaming(rename), protocol)
     played = send(script, to, **how)
     if script.lost:
         exits.say("did not survive:")
@@ -122,32 +119,46 @@ def command(
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
 
 
-def read(file: str, decode_as: Sequence[str], keylog: Sequence[str], renaming: Renaming) -> Script:
-    """Read what the clients of a capture or a lake did; note what cannot be replayed."""
+def read(
+    file: str,
+    to: str,
+    decode_as: Sequence[str],
+    keylog: Sequence[str],
+    renaming: Renaming,
+    protocol: str | None = None,
+) -> Script:
+    """Read what the clients of a capture or a lake did; note what cannot be replayed.
+
+    They are those of MQTT if it has any, but those of JMQ for a broker ``mq://``, or to be played
+    as another `protocol`.
+    """
     from wireyard.answers.tables import is_lake, open_tables
     from wireyard.captures.inputs import open_input
+    from wireyard.replay.jmq import read_jmq_script
+    from wireyard.replay.migration import read_migration
     from wireyard.replay.script import read_lake_script, read_script
 
-    if is_lake(file):
-        with open_tables([file]) as tables:
-            return read_lake_script(tables, file, renaming)
-    with closing(open_input(file, decode_as=decode_as, keylog=keylog)) as source:
-        script = read_script(source, renaming)
-    for note in script.notes:
-        exits.note(f"{file}: {note}")
-    return script
-
-
-def _read_migration(
-    file: str, decode_as: Sequence[str], keylog: Sequence[str], renaming: Renaming
-) -> Script:
-    """Read what the JMQ clients of a capture or a lake did; note what cannot be replayed."""
-    from wireyard.answers.tables import open_tables
-    from wireyard.replay.migration import read_migration
-
-    with open_tables([file], decode_as=decode_as, keylog=keylog) as tables:
-        script = read_migration(tables, file, renaming)
+    is_jmq = protocol is None and to.startswith(("mq://", "mqs://"))
+    with ExitStack() as stack:
+        if not (is_jmq or protocol or is_lake(file)):
+            source = open_input(file, decode_as=decode_as, keylog=keylog)
+            stack.callback(source.close)
+            formats = {format.name for format, _ in source.readables}
+            if not source.captured or "jmq" not in formats or "mqtt" in formats:
+                return _noted(file, read_script(source, renaming))
+            is_jmq = True
+        tables = stack.enter_context(open_tables([file], decode_as=decode_as, keylog=keylog))
+        if protocol is not None:
+            script = read_migration(tables, file, renaming)
+        elif is_jmq or not tables.rows("SELECT 1 FROM packets_mqtt LIMIT 1"):
+            script = read_jmq_script(tables, file, renaming)
+        else:
+            script = read_lake_script(tables, file, renaming)
         script.notes += tables.notes
+        return _noted(file, script)
+
+
+def _noted(file: str, script: Script) -> Script:
     for note in script.notes:
         exits.note(f"{file}: {note}")
     return script
@@ -171,7 +182,7 @@ def send(
     from wireyard.replay.player import run
 
     known = {} if logins is None else _read_logins(logins)
-    with running(to) as listeners:
+    with running(to, "mqtt" if script.talks is None else "mq") as listeners:
         about = _about(script, listeners[None])
         for address in listeners.values():
             check_host(address, yes_to, about)
@@ -200,12 +211,9 @@ def _is_own(host: str) -> bool:
 
 
 def _about(script: Script, address: Address) -> str:
-    from wireyard.formats.mqtt.control import Connect, Publish
-
-    connections, messages = (sum(1 for _ in script.sent(kind)) for kind in (Connect, Publish))
     return (
-        f"replays {connections:,} connections of {len(script.clients):,} clients and"
-        f" {messages:,} messages, recorded in {script.seconds:,.1f} s, to {address}"
+        f"replays {len(script.connections):,} connections of {len(script.clients):,} clients and"
+        f" {script.messages:,} messages, recorded in {script.seconds:,.1f} s, to {address}"
     )
 
 
@@ -233,7 +241,7 @@ def _summary(played: Played) -> str:
 
 def _read_logins(path: str) -> dict[str, Login]:
     """Read the file of logins, which only its owner may read."""
-    from wireyard.replay.player import Login
+    from wireyard.replay.script import Login
 
     try:
         with open(path, "rb") as file:

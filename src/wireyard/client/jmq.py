@@ -22,7 +22,7 @@ from itertools import chain
 from secrets import token_bytes
 from typing import Any, Final, NamedTuple
 
-from wireyard.client.address import parse_address
+from wireyard.client.address import Address, parse_address
 from wireyard.client.connection import ConnectionLost, Keeper, Refused, Wire, fail_all
 from wireyard.client.jmq_parts import Consumer, Place, Received, Transaction
 from wireyard.endpoints.channel import Ended
@@ -33,7 +33,7 @@ from wireyard.formats.jmq.body import PlainBody
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.packet import Packet
 from wireyard.formats.jmq.sender import MAX_SEQUENCE
-from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, decode_answer
+from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, Service, decode_answer
 from wireyard.formats.properties import PlainProperties
 from wireyard.formats.stamps import Stamps
 from wireyard.layers.jmq.rules import OK
@@ -46,6 +46,7 @@ _CLASSES: Final = ("com.sun.messaging.BasicTopic", "com.sun.messaging.BasicQueue
 _PASSING: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 409, 449, 503})
 """Reasons of GOODBYE and statuses of a broker that is unavailable, or has not missed the client."""
 _MOST_UNSENT: Final = 10_000
+_NO_SERVICE: Final = "names no service for JMQ clients"
 
 
 @dataclass(slots=True, eq=False)
@@ -117,26 +118,10 @@ class JmqClient(Keeper):
     async def _where(self) -> tuple[str, int]:
         """Ask the port mapper."""
         wanted = ("tcp",) if self._tls is None else ("tls", "ssl")
-        reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
-        try:
-            writer.write(b"101\n")
-            answer = b""
-            while b"\n.\n" not in answer and len(answer) <= MAX_ANSWER_BYTES:
-                data = await reader.read(4096)
-                if not data:
-                    break
-                answer += data
-        finally:
-            writer.close()
-        problem = f"{self.address}: names no service for JMQ clients"
-        try:
-            services = decode_answer(answer).services
-        except DecodeError as error:
-            raise ConnectionLost(f"{problem}, {error}") from None
-        for one in services:
+        for one in await ask_port_mapper(self.address):
             if one.protocol in wanted and one.type == "NORMAL" and one.port:
                 return self.address.host, one.port
-        raise ConnectionLost(problem)
+        raise ConnectionLost(f"{self.address}: {_NO_SERVICE}")
 
     def _new_wire(self) -> Wire:
         return Wire(ClientEndpoint(self._stamp), self._handle, self._lose)
@@ -425,6 +410,25 @@ class JmqClient(Keeper):
         else:
             text = reply.get("JMQReason", str) or str(status)
             tag.done.set_exception(Refused(f"{tag.place[0]}: {text}", status))
+
+
+async def ask_port_mapper(address: Address) -> Sequence[Service]:
+    """Return the services of a broker; `ConnectionLost` is raised if it names none."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        writer.write(b"101\n")
+        answer = b""
+        while b"\n.\n" not in answer and len(answer) <= MAX_ANSWER_BYTES:
+            data = await reader.read(4096)
+            if not data:
+                break
+            answer += data
+    finally:
+        writer.close()
+    try:
+        return decode_answer(answer).services
+    except DecodeError as error:
+        raise ConnectionLost(f"{address}: {_NO_SERVICE}, {error}") from None
 
 
 def _type_of(body: PlainBody | None) -> str:

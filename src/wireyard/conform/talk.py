@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 
 from wireyard.formats.mqtt import control as mqtt
 from wireyard.formats.mqtt.control import Packet
-from wireyard.replay.script import Came, End, Key, Pause, Recorded, Script, Send, Step
+from wireyard.replay.script import (
+    Came,
+    End,
+    Key,
+    Pause,
+    Recorded,
+    Script,
+    Send,
+    Step,
+    acknowledging,
+)
 
 _ACKS: tuple[type[Packet] | None, ...] = (None, mqtt.PubAck, mqtt.PubRec)
 
@@ -71,7 +81,9 @@ class Talk:
         self, client: str, kind: type[Packet], message: Key | None = None, **fields: Any
     ) -> None:
         """Send a packet."""
-        self._step(client, Send(kind(version_in_force=self.version, **fields), message))
+        packet = kind(version_in_force=self.version, **fields)
+        what = Send(packet) if message is None else acknowledging(packet, message)
+        self._step(client, what)
 
     def send_bytes(self, client: str, data: bytes) -> None:
         """Send bytes that are a packet, or none."""

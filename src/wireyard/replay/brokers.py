@@ -40,14 +40,14 @@ def listener(listeners: Listeners, port: int | None) -> Address:
 
 
 @contextmanager
-def running(broker: str) -> Iterator[Listeners]:
+def running(broker: str, scheme: str = "mqtt") -> Iterator[Listeners]:
     """Yield the addresses of a broker, which runs, or until the end if a command starts it.
 
-    A `UsageError` is raised if an address has another form or is that of a WebSocket, and a
-    `SourceError` if the command starts no broker.
+    `scheme` is that of an address without one. A `UsageError` is raised if an address has another
+    form or is that of a WebSocket, and a `SourceError` if the command starts no broker.
     """
     if not is_started(broker):
-        yield {port: _address(text) for port, text in _parts(broker)}
+        yield {port: _address(text, scheme) for port, text in _parts(broker)}
         return
     listeners: dict[int | None, Address] = {}
     with ExitStack() as stack:
@@ -89,8 +89,8 @@ def _parts(broker: str) -> Iterator[tuple[int | None, str]]:
         yield int(port), text
 
 
-def _address(text: str) -> Address:
-    address = parse_address(text)
+def _address(text: str, scheme: str) -> Address:
+    address = parse_address(text, scheme)
     if address.path is not None:
         raise UsageError("replay has no WebSocket: give mqtt:// or mqtts://")
     return address

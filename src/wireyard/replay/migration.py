@@ -47,6 +47,7 @@ from wireyard.replay.script import (
     Script,
     Send,
     Step,
+    acknowledging,
     ends_of,
     lake_rows,
 )
@@ -414,9 +415,9 @@ class _Reading:
         if (held := client.held[id]) is None:
             return
         key, number = held
-        self._step(client, Send(_made(mqtt.PubRec, packet_id=number), key))
+        self._step(client, acknowledging(_made(mqtt.PubRec, packet_id=number), key))
         self._step(client, Came(client.arrivals.add(_made(mqtt.PubRel, packet_id=number))))
-        self._step(client, Send(_made(mqtt.PubComp, packet_id=number), key))
+        self._step(client, acknowledging(_made(mqtt.PubComp, packet_id=number), key))
 
 
 _HANDLERS: Final[Mapping[str, Callable[[_Reading, _Client, Request, Request], None]]] = {

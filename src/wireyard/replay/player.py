@@ -12,8 +12,7 @@ Rules of this file:
 3. A client that ends its connection lets the broker end it too, for `_SLACK_S` at most: what comes
    next in the recording came after that.
 4. An acknowledgement is sent once the message has come, also if that is late, under the packet
-   identifier that it has. In a script that `takes_all`, a message that the recording does not show
-   is acknowledged at once.
+   identifier that it has.
 """
 
 from __future__ import annotations
@@ -21,41 +20,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from wireyard.broker.foreground import raise_file_limit
 from wireyard.broker.recording import record_into
 from wireyard.client.address import Address, why_unreachable
+from wireyard.client.jmq import ask_port_mapper
+from wireyard.errors import SourceError
 from wireyard.formats import get_format
-from wireyard.formats.mqtt.control import (
-    ConnAck,
-    Connect,
-    Packet,
-    PubComp,
-    Publish,
-    PubRel,
-)
-from wireyard.formats.mqtt.writing import encode
-from wireyard.layers.mqtt.reasons import REASONS
 from wireyard.replay.brokers import Listeners, listener
-from wireyard.replay.script import (
-    ACKNOWLEDGED_BY,
-    Acknowledgement,
-    Arrivals,
-    Came,
-    Deliveries,
-    End,
-    Key,
-    Pause,
-    Recorded,
-    Script,
-    Send,
-    Step,
-)
+from wireyard.replay.mqtt import MqttTalks
+from wireyard.replay.script import Came, End, Key, Login, Pause, Recorded, Script, Send, Step, Talk
 from wireyard.streams.decoder import Decoder
 from wireyard.tap.proxy import Tap
 from wireyard.tap.relay import reset
@@ -66,14 +46,6 @@ _SLACK_S: Final = 0.2
 _SECONDS_TO_CONNECT: Final = 10.0
 _AT_ONCE: Final = 16
 """Scripts that are played at the same time."""
-_DIALECTS: Final = {2: "mqipdp", 3: "3.1", 4: "3.1.1", 5: "5.0"}
-
-
-class Login(NamedTuple):
-    """What a client logs in with."""
-
-    username: str
-    password: str
 
 
 @dataclass(slots=True)
@@ -85,7 +57,7 @@ class Played:
     """Packets that could not be sent, by client."""
     late_s: list[float] = field(default_factory=list)
     """How late each packet was sent; empty at the highest speed."""
-    came: dict[Key, Packet] = field(default_factory=dict)
+    came: dict[Key, Any] = field(default_factory=dict)
     """The packets that the broker sent, of each connection in order."""
     ended: set[Recorded] = field(default_factory=set)
     """The connections that the broker ended."""
@@ -178,21 +150,21 @@ class _Player:
         self.listeners, self.say = listeners, say
         self._speed, self._logins, self._patience_s = speed, logins, patience_s
         self._connections: dict[Recorded, _Connection] = {}
-        self._deliveries: defaultdict[str, Deliveries] = defaultdict(Deliveries)
+        self._ports: dict[tuple[Address, str | None], int] = {}
+        """Those of the services of port mappers."""
         self._progress = _Progress()
-        self._expected: Set[Key] | None = None
-        """What the broker sends in the script, if all else is acknowledged at once."""
 
     async def play(self, script: Script) -> None:
         """Take all steps."""
+        talks = (script.talks or partial(MqttTalks, script))(self._logins)
+        self._talks = {each: talks(each) for each in script.connections}
+        for recorded in script.connections:
+            await self._find_port(recorded)
         self._began, self._first_ns = self._now(), script.steps[0].time_ns
         turns: defaultdict[Recorded | None, list[tuple[int, Step]]] = defaultdict(list)
         for number, step in enumerate(script.steps):
             turns[None if self._speed is None else step.connection].append((number, step))
         self._progress.begin(len(script.steps))
-        if script.takes_all:
-            came = (step.what for step in script.steps)
-            self._expected = {what.key for what in came if isinstance(what, Came)}
         async with asyncio.TaskGroup() as group:
             for steps in turns.values():
                 group.create_task(self._take(steps))
@@ -235,38 +207,38 @@ class _Player:
         return self._began + (step.time_ns - self._first_ns) / 1e9 / self._speed
 
     async def _send(self, recorded: Recorded, what: Send, due: float) -> None:
-        packet = what.packet
         if recorded not in self._connections:
-            if isinstance(packet, Connect):
-                packet = self._with_login(recorded, packet)
             self._connections[recorded] = await self._connect(recorded)
         connection = self._connections[recorded]
         if connection.is_over:
             self.played.unsent[recorded.client] += 1
-            return
-        if isinstance(packet, Acknowledgement):
-            acknowledgement = connection.acknowledgement(packet, what.message)
-            if acknowledgement is None:
-                return
-            packet = acknowledgement
-        connection.write(packet if isinstance(packet, bytes) else encode(packet))
-        self.played.sent += 1
-        if self._speed is not None:
-            self.played.late_s.append(self._now() - due)
+        elif connection.send(what):
+            self.played.sent += 1
+            if self._speed is not None:
+                self.played.late_s.append(self._now() - due)
 
-    def _with_login(self, recorded: Recorded, packet: Connect) -> Connect:
-        login = self._logins.get(recorded.client) or self._logins.get(packet.username or "")
-        return packet if login is None else replace(packet, **login._asdict())
+    async def _find_port(self, recorded: Recorded) -> None:
+        """Ask a port mapper for a service; a broker that has just started may not have it yet."""
+        address, service = listener(self.listeners, recorded.port), self._talks[recorded].service
+        until = self._now() + _SECONDS_TO_CONNECT
+        while service and (address, service) not in self._ports and self._now() < until:
+            with suppress(OSError, SourceError):
+                self._ports |= {
+                    (address, one.name): one.port
+                    for one in await ask_port_mapper(address)
+                    if one.port
+                }
+            await asyncio.sleep(_SLACK_S)
 
     async def _connect(self, recorded: Recorded) -> _Connection:
-        connection = _Connection(recorded, self._deliveries[recorded.client], self.say)
-        connection.expected = self._expected
+        connection = _Connection(recorded.client, self._talks[recorded], self.say)
         connection.patience_s = self._patience_s
         address = listener(self.listeners, recorded.port)
+        port = self._ports.get((address, self._talks[recorded].service), address.port)
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: connection, address.host, address.port, ssl=address.tls
+                    lambda: connection, address.host, port, ssl=address.tls
                 )
         except (OSError, TimeoutError) as error:
             self.say(f"{recorded.client}: {address}: {why_unreachable(error)}")
@@ -340,24 +312,15 @@ class _Progress:
 class _Connection(asyncio.Protocol):
     """A client's connection to the broker."""
 
-    def __init__(
-        self,
-        recorded: Recorded,
-        deliveries: Deliveries,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, client: str, talk: Talk, say: Callable[[str], None]) -> None:
         self.is_over = self.is_ended = False
         """Whether nothing more can be sent, and whether the broker ended the connection."""
-        self.came: dict[Key, Packet] = {}
-        self.owed: dict[tuple[type[Packet], Key | None], Acknowledgement] = {}
-        """Acknowledgements of messages that have not come yet."""
+        self.came: dict[Key, Any] = {}
+        self.owed: list[Send] = []
+        """What waits for something that has not come."""
         self.patience_s = _PATIENCE_S
-        self.expected: Set[Key] | None = None
-        """That of the player."""
-        self._client, self._say = recorded.client, say
-        self._deliveries = deliveries
-        self._arrivals = Arrivals(recorded.number, deliveries)
-        self._decoder = Decoder(get_format(f"mqtt/{_DIALECTS[recorded.version]}"))
+        self._client, self._talk, self._say = client, talk, say
+        self._decoder = Decoder(get_format(talk.format))
         self._transport: asyncio.Transport | None = None
         self._is_closed = self._is_gone = False
         self._coming: tuple[Key | None, asyncio.Future[bool]] | None = None
@@ -374,25 +337,17 @@ class _Connection(asyncio.Protocol):
             if event.packet is None:
                 self._say(f"{self._client}: the broker sends what is no packet: {event.error}")
                 continue
-            key = self._arrivals.add(event.packet)
+            key = self._talk.add(event.packet)
             self.came[key] = event.packet
-            self._pay()
-            if self.expected is not None and key not in self.expected:
-                self._accept(event.packet)
-            if isinstance(event.packet, ConnAck) and (code := event.packet.return_code):
-                text = REASONS.get(code, f"return code {code}")
+            owed, self.owed = self.owed, []
+            for each in owed:
+                self.send(each)
+            if (answer := self._talk.answer(key, event.packet)) is not None:
+                self._write(answer)
+            if (text := self._talk.refusal(event.packet)) is not None:
                 self._say(f"{self._client}: the broker refuses the connection: {text}")
                 self.is_over = True
         self._check()
-
-    def _accept(self, packet: Packet) -> None:
-        """Acknowledge a message that the recording does not show."""
-        if not isinstance(packet, Publish | PubRel) or self.is_over:
-            return
-        answer = ACKNOWLEDGED_BY[packet.qos] if isinstance(packet, Publish) else PubComp
-        if answer is not None:
-            number, version = packet.packet_id or 0, packet.version_in_force
-            self.write(encode(answer(packet_id=number, version_in_force=version)))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""
@@ -417,25 +372,17 @@ class _Connection(asyncio.Protocol):
             return self._is_gone or self._transport is None
         return self.is_over or key in self.came
 
-    def acknowledgement(self, packet: Acknowledgement, message: Key | None) -> Packet | None:
-        """Return a packet with the broker's identifier of a message; None if it is owed."""
-        known = type(packet), message
-        if (packet_id := self._deliveries.ids.get(known)) is None:
-            self.owed[known] = packet
-            return None
-        return replace(packet, packet_id=packet_id)
+    def send(self, what: Send) -> bool:
+        """Send a packet, now or once all has come that it awaits; return whether it is sent."""
+        if self.is_over or any(each not in self._talk.known for each in what.awaits):
+            self.owed.append(what)
+            return False
+        self._write(self._talk.send(what))
+        return True
 
-    def _pay(self) -> None:
-        """Acknowledge what has come late."""
-        for known in self.owed.keys() & self._deliveries.ids.keys():
-            if not self.is_over:
-                packet = self.owed.pop(known)
-                self.write(encode(replace(packet, packet_id=self._deliveries.ids[known])))
-
-    def write(self, data: bytes) -> None:
-        """Send a packet."""
-        assert self._transport is not None
-        self._transport.write(data)
+    def _write(self, data: bytes) -> None:
+        if not self.is_over and self._transport is not None:
+            self._transport.write(data)
 
     def finish(self) -> bool:
         """End the direction to the broker, if it can be by itself; return whether it is."""

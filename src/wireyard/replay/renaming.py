@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from wireyard.errors import UsageError
+from wireyard.formats.jmq.packet import Packet as JmqPacket
 from wireyard.formats.mqtt.control import Connect, Packet, Publish, Subscribe, Unsubscribe
 
 _BELOW: Final = "/#"
@@ -68,6 +69,18 @@ class Renaming:
             filters = [one._replace(filter=self.topic(one.filter or "")) for one in packet.filters]
             return replace(packet, filters=filters)
         return packet
+
+    def jmq(self, packet: JmqPacket) -> JmqPacket:
+        """Return a packet of JMQ with the new names of destinations."""
+        if not self._rules:
+            return packet
+        named = {name: getattr(packet, name) for name in ("destination", "reply_to")}
+        fields: dict[str, Any] = {name: self.topic(old) for name, old in named.items() if old}
+        if packet.properties and "JMQDestination" in packet.properties:
+            old = packet.properties["JMQDestination"]
+            new = old._replace(value=self.topic(str(old.value)))
+            fields["properties"] = {**packet.properties, "JMQDestination": new}
+        return replace(packet, **fields)
 
 
 AS_IS: Final = Renaming()

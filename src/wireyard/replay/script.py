@@ -8,16 +8,18 @@ is for the packet that was known so, whatever its identifier is.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from wireyard.captures.clients import opposite
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.inputs import Input, Readable
 from wireyard.captures.records import NO_TIME
 from wireyard.errors import UsageError
+from wireyard.formats.jmq.layout import MESSAGE_TYPES
+from wireyard.formats.jmq.packet import Packet as JmqPacket
 from wireyard.formats.mqtt.control import (
     ConnAck,
     Connect,
@@ -72,7 +74,7 @@ class Deliveries:
 
     keys: dict[int, Key] = field(default_factory=dict)
     """That of the last PUBLISH with a packet identifier."""
-    ids: dict[tuple[type[Packet], Key | None], int] = field(default_factory=dict)
+    ids: dict[Key, int] = field(default_factory=dict)
     """The packet identifier for an acknowledgement: by its type and the key of the PUBLISH."""
 
 
@@ -118,10 +120,16 @@ class Arrivals:
 
 
 class Send(NamedTuple):
-    """The client sends a packet; of an acknowledgement, `message` is the key of the PUBLISH."""
+    """The client sends a packet, once all has come that it is about."""
 
-    packet: Packet | bytes
-    message: Key | None = None
+    packet: Packet | JmqPacket | bytes
+    awaits: tuple[Key, ...] = ()
+    """What the `known` of its `Talk` must have."""
+
+
+def acknowledging(packet: Packet, message: Key | None) -> Send:
+    """Return the sending of an acknowledgement; `message` is the key of the PUBLISH."""
+    return Send(packet, ((type(packet), message),))
 
 
 class Came(NamedTuple):
@@ -164,6 +172,41 @@ class Step(NamedTuple):
     what: Send | Came | Pause | End
 
 
+class Login(NamedTuple):
+    """What a client logs in with."""
+
+    username: str
+    password: str
+
+
+class Talk(Protocol):
+    """What is said on one connection of a replay, in one protocol."""
+
+    format: str
+    service: str | None
+    """That of a port mapper; None if the protocol has none."""
+
+    @property
+    def known(self) -> Mapping[Key, object]:
+        """What the broker has sent so far, as `Send.awaits` names it."""
+
+    def add(self, packet: Any) -> Key:
+        """Take note of the next packet of the broker; return its key."""
+
+    def answer(self, key: Key, packet: Any) -> bytes | None:
+        """Return what is sent at once when a packet has come."""
+
+    def refusal(self, packet: Any) -> str | None:
+        """Return why the broker refuses the connection, if the packet does."""
+
+    def send(self, what: Send) -> bytes:
+        """Return the bytes of a packet as they have to be now."""
+
+
+Talks = Callable[[Mapping[str, Login]], Callable[[Recorded], Talk]]
+"""With the logins of a replay, by client id or user name: what its connections say."""
+
+
 @dataclass(slots=True)
 class Script:
     """What happened in a recording, in the order of the capture."""
@@ -175,6 +218,8 @@ class Script:
     """What has no counterpart in another protocol, by kind."""
     takes_all: bool = False
     """Whether clients acknowledge at once what they were not sent in the recording."""
+    talks: Talks | None = None
+    """What the connections say in another protocol than MQTT."""
 
     @property
     def clients(self) -> set[str]:
@@ -191,6 +236,21 @@ class Script:
     def seconds(self) -> float:
         """From the first step to the last."""
         return (self.steps[-1].time_ns - self.steps[0].time_ns) / 1e9
+
+    @property
+    def connections(self) -> list[Recorded]:
+        """All connections, in order."""
+        return [*dict.fromkeys(step.connection for step in self.steps)]
+
+    @property
+    def messages(self) -> int:
+        """The number of messages that clients send."""
+        packets = (step.what.packet for step in self.steps if isinstance(step.what, Send))
+        return sum(
+            one.packet_type in MESSAGE_TYPES if isinstance(one, JmqPacket)
+            else isinstance(one, Publish)
+            for one in packets
+        )  # fmt: skip
 
 
 def clearing(script: Script) -> Script:
@@ -382,4 +442,4 @@ class _Reading:
         message = self._deliveries[connection.client].keys.get(packet.packet_id)
         if message is None and not self._script.notes:
             return Send(encode(packet))  # it acknowledges nothing that was sent
-        return Send(packet, message)
+        return acknowledging(packet, message)

@@ -96,7 +96,7 @@ def command(
         if to is not None:
             folder = record or stack.enter_context(TemporaryDirectory(prefix="wireyard-"))
             play = partial(send, speed=speed, logins=logins, yes_to=yes_to, say=exits.note)
-            script = read(inputs[0], how["decode_as"], how["keylog"], renaming)
+            script = read(inputs[0], to, how["decode_as"], how["keylog"], renaming)
             status, names = _replayed(script, to, own, folder, play)
             names, titles = (*inputs, *names), (*inputs, f"a replay to {to}")
         tables = [stack.enter_context(opened_tables([name], **how)) for name in names]
@@ -142,6 +142,8 @@ def _replayed(
     folders = f"{folder}/replay", f"{folder}/{'own' if own else 'again'}"
     played = play(script, to, record=folders[0])
     if not own and not is_started(to):
+        if script.talks is not None:
+            raise UsageError("the noise of JMQ clients needs a broker that a command starts")
         play(clearing(script), to, record=None)
     play(script, own or to, record=folders[1])
     return exits.DATA_LOST if played.unsent or script.notes else exits.DONE, folders
