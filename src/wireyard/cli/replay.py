@@ -82,8 +82,8 @@ rename_option = click.option(
 @click.option(
     "--as",
     "protocol",
-    type=click.Choice(["mqtt"]),
-    help="Play the JMQ clients, as clients of this protocol; without it the MQTT ones.",
+    type=click.Choice(["mqtt", "jmq"]),
+    help="Play the clients of the other protocol, as clients of this one.",
 )
 @rename_option
 @sending_options
@@ -140,22 +140,29 @@ def read(
 
     is_jmq = protocol is None and to.startswith(("mq://", "mqs://"))
     with ExitStack() as stack:
-        if not (is_jmq or protocol or is_lake(file)):
+        if not (is_jmq or protocol == "mqtt" or is_lake(file)):
             source = open_input(file, decode_as=decode_as, keylog=keylog)
             stack.callback(source.close)
             formats = {format.name for format, _ in source.readables}
-            if not source.captured or "jmq" not in formats or "mqtt" in formats:
-                return _noted(file, read_script(source, renaming))
+            if protocol or not source.captured or "jmq" not in formats or "mqtt" in formats:
+                return _noted(file, _as(protocol, read_script(source, renaming)))
             is_jmq = True
         tables = stack.enter_context(open_tables([file], decode_as=decode_as, keylog=keylog))
-        if protocol is not None:
+        if protocol == "mqtt":
             script = read_migration(tables, file, renaming)
-        elif is_jmq or not tables.rows("SELECT 1 FROM packets_mqtt LIMIT 1"):
+        elif is_jmq or not (protocol or tables.rows("SELECT 1 FROM packets_mqtt LIMIT 1")):
             script = read_jmq_script(tables, file, renaming)
         else:
-            script = read_lake_script(tables, file, renaming)
+            script = _as(protocol, read_lake_script(tables, file, renaming))
         script.notes += tables.notes
         return _noted(file, script)
+
+
+def _as(protocol: str | None, script: Script) -> Script:
+    """Return what clients of MQTT did, perhaps as clients of JMQ."""
+    from wireyard.replay.emigration import emigrated
+
+    return script if protocol is None else emigrated(script)
 
 
 def _noted(file: str, script: Script) -> Script:

@@ -16,15 +16,22 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from wireyard.captures.clients import opposite
-from wireyard.endpoints.jmq.packets import BLOCK, Request, blocks_of, keys_of, login_body
+from wireyard.endpoints.jmq.packets import (
+    BLOCK,
+    Request,
+    blocks_of,
+    keys_of,
+    login_body,
+    with_types,
+)
 from wireyard.errors import UsageError
-from wireyard.formats.jmq.layout import MESSAGE_TYPES, PACKET_TYPES
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.formats.jmq.packet import Packet, encode, packet_of
 from wireyard.formats.message_id import MESSAGE_ID_CODES
 from wireyard.layers.jmq.rules import OK, REPLIES
@@ -66,6 +73,8 @@ _KEYS: Final = {_TYPES[name] for name in ("DELETE_CONSUMER", "DELIVER")}
 _AUTHENTICATE: Final = _TYPES["AUTHENTICATE"]
 _CHALLENGE: Final = _TYPES["AUTHENTICATE_REQUEST"]
 _KEY: Final = struct.Struct(">" + MESSAGE_ID_CODES)
+PREFETCH: Final = 1000
+"""Messages that a consumer takes ahead, where the recording does not say."""
 _OWN_LOGINS: Final = {"admin": Login("admin", "admin"), "jms": Login("guest", "guest")}
 """The logins that Open MQ comes with, by service."""
 _SESSIONS: Final = """
@@ -84,22 +93,31 @@ def read_jmq_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Sc
 
     A `UsageError` is raised if it has no connection to replay, or several with the same ports.
     """
-    rows: list[_Row] = [
-        _Row(row["captured_ns"], row["frame"], row["stream"], renaming.jmq(packet_of(row)))
+    rows: list[Row] = [
+        Row(row["captured_ns"], row["frame"], row["stream"], renaming.jmq(packet_of(row)))
         for row in lake_rows(tables, name, "jmq")
     ]
     for end in ends_of(tables, "jms"):
         what = End(end["by_client"], end["is_reset"])
-        rows.append(_Row(end["closed_ns"], end["closed_frame"], end["stream"], what))
+        rows.append(Row(end["closed_ns"], end["closed_frame"], end["stream"], what))
     rows.sort(key=lambda row: row[:2])
-    script = Script()
-    _Reading(script, {row["stream"]: row["client_id"] for row in tables.rows(_SESSIONS)}).read(rows)
+    client_ids = {row["stream"]: row["client_id"] for row in tables.rows(_SESSIONS)}
+    script = script_of(rows, client_ids)
     if not script.steps:
         raise UsageError(f"{name}: has no JMQ connection with its HELLO")
     return script
 
 
-class _Row(NamedTuple):
+def script_of(
+    rows: Sequence[Row], client_ids: Mapping[str, str], *, takes_all: bool = False
+) -> Script:
+    """Return the script of packets and ends in order; `client_ids` are those of streams."""
+    script = Script(takes_all=takes_all)
+    _Reading(script, client_ids).read(rows)
+    return script
+
+
+class Row(NamedTuple):
     """A packet of a capture, or the end of its connection."""
 
     time_ns: int
@@ -156,7 +174,7 @@ class _Reading:
         self._services: dict[Recorded, str] = {}
         self._refused: set[Recorded] = set()
 
-    def read(self, rows: list[_Row]) -> None:
+    def read(self, rows: Sequence[Row]) -> None:
         """Add the steps of all rows, in order."""
         for row in rows:
             is_hello = isinstance(row.what, Packet) and row.what.packet_type_name == "HELLO"
@@ -184,7 +202,9 @@ class _Reading:
             else:
                 what = Came(self._arrived(connection, row.what))
             self._script.steps.append(Step(row.time_ns, row.frame, connection, what))
-        self._script.talks = partial(_Talks, self._given, self._sent, self._services, self._refused)
+        self._script.talks = partial(
+            _Talks, self._script.takes_all, self._given, self._sent, self._services, self._refused
+        )
         self._script.notes += [
             f"{stream}: {count} packets without the HELLO of their connection are left out"
             for stream, count in self._without.items()
@@ -221,13 +241,14 @@ class _Talks:
 
     def __init__(
         self,
+        takes_all: bool,
         given: Mapping[Key, Ids],
         sent: Set[bytes],
         services: Mapping[Recorded, str],
         refused: Set[Recorded],
         logins: Mapping[str, Login],
     ) -> None:
-        self.given, self.sent, self._logins = given, sent, logins
+        self.takes_all, self.given, self.sent, self._logins = takes_all, given, sent, logins
         self._services, self._refused = services, refused
         self.known: dict[Key, Any] = {}
         """The numbers and ids of this broker, by those of the recording."""
@@ -274,8 +295,20 @@ class _Talk:
         return key
 
     def answer(self, key: Key, packet: Packet) -> bytes | None:
-        """Nothing is answered by itself."""
-        return None
+        """Return what a script that `takes_all` leaves out.
+
+        These are RESUME_FLOW, and acknowledgements of messages that the recording does not show.
+        """
+        if packet.packet_type not in MESSAGE_TYPES or not self._all.takes_all:
+            return None
+        answers = []
+        if key not in self._all.given:
+            body = BLOCK.pack(packet.consumer_id, key_of(packet))
+            answers.append(Packet(packet_type="ACKNOWLEDGE", body=body))
+        if packet.bit_flags & FLAGS["C"]:
+            more = {"JMQConsumerID": packet.consumer_id, "JMQSize": PREFETCH}
+            answers.append(Packet(packet_type="RESUME_FLOW", properties=with_types(more)))
+        return b"".join(map(encode, answers))
 
     def refusal(self, packet: Packet) -> str | None:
         """Return why the broker refuses a connection that is not refused in the recording."""

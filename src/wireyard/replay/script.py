@@ -78,13 +78,29 @@ class Deliveries:
     """The packet identifier for an acknowledgement: by its type and the key of the PUBLISH."""
 
 
+class Aliases:
+    """The topics that stand behind aliases, in one direction of a connection."""
+
+    def __init__(self) -> None:
+        self._topics: dict[int, str] = {}
+
+    def topic_of(self, packet: Publish) -> str:
+        """Return the topic of the next PUBLISH."""
+        alias = next((one.value for one in packet.properties if one.name == "topic_alias"), None)
+        if not isinstance(alias, int):
+            return packet.topic
+        if packet.topic:
+            self._topics[alias] = packet.topic
+        return self._topics.get(alias, "")
+
+
 class Arrivals:
     """The packets of a broker on one connection, as they are known."""
 
     def __init__(self, number: int, deliveries: Deliveries) -> None:
         self._number, self._deliveries = number, deliveries
         self._counts: Counter[Key] = Counter()
-        self._topics: dict[int, str] = {}
+        self._aliases = Aliases()
 
     def add(self, packet: Packet) -> Key:
         """Return the key of the next packet."""
@@ -104,19 +120,11 @@ class Arrivals:
 
     def _about(self, packet: Packet) -> Key:
         if isinstance(packet, Publish):
-            return self._topic_of(packet), packet.payload
+            return self._aliases.topic_of(packet), packet.payload
         packet_id = getattr(packet, "packet_id", None)
         if isinstance(packet, PubRel):
             return self._deliveries.keys.get(packet.packet_id, ())
         return () if packet_id is None else (packet_id,)  # one that the client chose
-
-    def _topic_of(self, packet: Publish) -> str:
-        alias = next((one.value for one in packet.properties if one.name == "topic_alias"), None)
-        if not isinstance(alias, int):
-            return packet.topic
-        if packet.topic:
-            self._topics[alias] = packet.topic
-        return self._topics.get(alias, "")
 
 
 class Send(NamedTuple):

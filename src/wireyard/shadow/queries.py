@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 LEAST_DELIVERIES: Final = 5
-"""Deliveries of a client and a topic on either side, from which on their times are compared."""
+"""Deliveries of a client and a topic on either side, from which on their times are compared: those
+of messages that were sent when their receiver was connected, and of JMS had its consumer."""
 LATER_MS: Final = 20
 LATER_TIMES: Final = 2
 """A median is later if it is so many times the other one, and by so much."""
@@ -65,6 +66,7 @@ SELECT {consumer} AS consumer, {topic} AS topic, d.origin, d.verdict, {producer}
   list_sort({properties}) AS properties, d.delivered_ns - d.sent_ns AS queue_ns,
   coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule, v.text AS broken,
   {version} AS version, coalesce(t.first_ns, d.sent_ns) AS began, d."offset",
+  coalesce({ready} <= d.sent_ns, false) AS was_there,
   hash(d.consumer_id, d.subscription, m.qos) AS lane, m.qos AS sent_qos
 FROM deliveries d
 LEFT JOIN packets_{packets} p ON p.frame = d.delivered_frame AND p.source = d.source
@@ -75,7 +77,7 @@ LEFT JOIN (
   SELECT source, frame, min_by(rule, "offset") AS rule, min_by(text, "offset") AS text
   FROM violations GROUP BY source, frame
 ) v ON v.source = d.source AND v.frame = d.delivered_frame
-{names}
+{joins}
 WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND d.destination NOT LIKE '$SYS/%'
   AND hash({topic}) % $parts = $part
 """
@@ -83,6 +85,14 @@ _NAME: Final = """LEFT JOIN (
   SELECT source, client, any_value(consumer) AS name FROM clients GROUP BY ALL
 ) {0} ON {0}.source = d.source AND {0}.client = d.{1}
 """
+_ADDED: Final = """LEFT JOIN (
+  SELECT source, stream, properties['JMQConsumerID'].value::BIGINT AS id, min(captured_ns)
+    AS added_ns
+  FROM packets_jmq WHERE packet_type_name IN ('ADD_CONSUMER_REPLY', 'BROWSE_REPLY')
+  GROUP BY ALL
+) a ON a.source = d.source AND a.stream = d.stream AND a.id = d.consumer_id
+"""
+"""When a broker has accepted each consumer."""
 _DESTINATION: Final = f"regexp_replace(d.destination, '{_ADDRESS}', '\\1')"
 _SENT: Final = """
 SELECT hash({topic}, hash(body)) AS message, min(frame) AS frame, any_value(source) AS source
@@ -119,7 +129,7 @@ def copies(topic: Callable[[str], str]) -> str:
     `topic` returns the expression of a new name, for that of a topic.
     """
     mqtt = _OF_PROTOCOL.format(
-        protocol="mqtt", packets="mqtt", payload="payload", names="",
+        protocol="mqtt", packets="mqtt", payload="payload", joins="", ready="t.first_ns",
         consumer="d.consumer_client_id", producer="d.producer_client_id",
         topic=topic("d.destination"), retain="p.retain", priority="0", dup="coalesce(p.dup, false)",
         version="coalesce(p.version_in_force, 5)", properties=_PROPERTIES,
@@ -127,7 +137,8 @@ def copies(topic: Callable[[str], str]) -> str:
     )  # fmt: skip
     jms = _OF_PROTOCOL.format(
         protocol="jms", packets="jmq", payload="body", topic=_DESTINATION,
-        names=_NAME.format("c", "consumer") + _NAME.format("s", "producer"),
+        joins=_NAME.format("c", "consumer") + _NAME.format("s", "producer") + _ADDED,
+        ready="a.added_ns",
         consumer="c.name", producer="s.name", retain="NULL", priority="p.priority",
         dup="d.redelivered OR p.properties['JMS_SUN_DMQ_DEAD_BROKER'] IS NOT NULL",
         version="301", properties=_HEADERS,
@@ -227,7 +238,7 @@ SELECT any_value(l.consumer) AS consumer, any_value(l.topic) AS topic,
   median(l.queue_ns) / 1e6 AS left_ms, median(r.queue_ns) / 1e6 AS right_ms,
   arg_max(l.frame, l.queue_ns) AS left_frame, arg_max(r.frame, r.queue_ns) AS right_frame,
   any_value(l.source) AS left_source, any_value(r.source) AS right_source
-{_PAIRS} 'publish' GROUP BY hash(l.consumer, l.topic)
+{_PAIRS} 'publish' AND l.was_there AND r.was_there GROUP BY hash(l.consumer, l.topic)
 HAVING count(*) >= {LEAST_DELIVERIES}
   AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
   AND greatest(left_ms, right_ms) > {LATER_MS} + least(left_ms, right_ms)
