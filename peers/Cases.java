@@ -867,6 +867,8 @@ public final class Cases {
         "1 = 1", "n IN (1, 2)", "n = ", "n == 1", "LIKE", "color LIKE 3", "n BETWEEN 1", "'a' = 'a'",
         "color IN ()", "n = 1 AND", "((n = 1)", "color = \"red\"", "n + color = 1", "NULL = n",
         "color = 'red' AND AND n = 1", "AND n = 1", "n IS 1", "flag AND n = 1", "flag = 'true'",
+        "n IN ('3')", "n NOT IN ('3')", "n NOT LIKE '3'", "NOT (n LIKE '3')", "NOT (n IN ('3'))",
+        "color NOT BETWEEN 1 AND 2", "NOT (color = n)", "color <> n", "NOT (n = flag)",
     };
 
     private static void selected() {

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import wireyard
+from tests.broker import hostile
 from wireyard import mqtt
 from wireyard.broker.access import Access, hash_password, read_access, read_users
 from wireyard.broker.settings import Settings
@@ -305,3 +306,9 @@ def test_a_recording_that_cannot_be_written_ends_and_the_broker_lives_on(
         dial.in_(broker, "b")
         dial.in_(broker, "c")
         assert sum("the recording has ended: No space left" in line for line in broker.lines) == 1
+
+
+def test_hostile_connections_cost_little_and_others_are_served() -> None:
+    found = hostile.run(3, seed=1)
+    assert found.connections > 20 and found.echoes > 10
+    assert found.last_mb < found.first_mb + 50

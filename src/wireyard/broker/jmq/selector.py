@@ -1,7 +1,8 @@
 """Message selectors: the conditions of JMS 2.0, section 3.8.1, in a subset of SQL-92.
 
 A condition is true, false or unknown (None), and a message is selected where it is true. Values of
-types that cannot be compared compare as false, a missing value as unknown.
+types that cannot be compared compare as false, a missing value as unknown. IN and LIKE of a value
+that is no text are unknown too, so NOT IN does not select it.
 
 Rules of this file:
 
@@ -188,8 +189,8 @@ class _Parser:
         else:
             is_not = self._accept("NOT")
             if self._accept("BETWEEN"):
-                function = self._between(left)
-            elif self._accept("IN"):
+                return _Term(self._between(left, is_not is not None), "condition")
+            if self._accept("IN"):
                 function = _is_in(self._name_of(left), self._strings())
             elif self._accept("LIKE"):
                 function = self._pattern(self._name_of(left))
@@ -212,12 +213,14 @@ class _Parser:
             self._fail("needs a name")
         return term.name or ""
 
-    def _between(self, left: _Term) -> Function:
+    def _between(self, left: _Term, is_not: bool) -> Function:
+        """Return BETWEEN, which is two comparisons; NOT BETWEEN is two others, and no negation."""
         middle = self._of(left, _NUMBERS)
         low = self._of(self._sum(), _NUMBERS)
         self._expect("AND")
         high = self._of(self._sum(), _NUMBERS)
-        return _unless_one_is(False, [_compare(">=", middle, low), _compare("<=", middle, high)])
+        above, below = ("<", ">") if is_not else (">=", "<=")
+        return _unless_one_is(is_not, [_compare(above, middle, low), _compare(below, middle, high)])
 
     def _strings(self) -> frozenset[str]:
         self._expect("(")
@@ -407,7 +410,7 @@ def _wrapped(value: int) -> int:
 def _is_in(name: str, options: frozenset[str]) -> Function:
     def function(values: Values) -> bool | None:
         value = values.get(name)
-        return None if value is None else isinstance(value, str) and value in options
+        return value in options if isinstance(value, str) else None
 
     return function
 
@@ -433,8 +436,6 @@ def _is_like(name: str, pattern: str, escape: str | None) -> Function:
 
     def function(values: Values) -> bool | None:
         text = values.get(name)
-        if not isinstance(text, str):
-            return None if text is None else False
-        return whole.fullmatch(text) is not None
+        return whole.fullmatch(text) is not None if isinstance(text, str) else None
 
     return function
