@@ -1,4 +1,4 @@
-"""The shipped Open MQ classes: fetched by Maven and unpacked under build/, to run Java with them.
+"""Java for tests: classes fetched by Maven, those of Open MQ above all, and programs that use them.
 
 `python -m peers.openmq` prints the folder of the unpacked distribution.
 """
@@ -78,6 +78,45 @@ def fetch() -> Path:
     return HOME / "mq"
 
 
+def jars(name: str, *artifacts: str, with_theirs: bool = True) -> Path:
+    """Return a folder with the jars of artifacts; fetch them by Maven if necessary.
+
+    `with_theirs` is whether it has the artifacts that those depend on too.
+
+    Raises
+    ------
+    Unavailable
+        There is no Maven, or it cannot reach its repository.
+    """
+    folder = BUILD / f"jars-{name}"
+    if not folder.is_dir():
+        if (maven := shutil.which("mvn")) is None:
+            raise Unavailable(f"no mvn: Maven is needed to fetch {artifacts[0]}")
+        BUILD.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILD) as part:
+            Path(part, "pom.xml").write_text(_POM.format("".join(map(_dependency, artifacts))))
+            options = [f"-DoutputDirectory={part}/jars", f"-DexcludeTransitive={not with_theirs}"]
+            words = (maven, "--quiet", "--batch-mode", "dependency:copy-dependencies", *options)
+            try:
+                _run(*words, cwd=part)
+            except subprocess.CalledProcessError as failed:
+                raise Unavailable(f"Maven could not fetch {artifacts[0]}") from failed
+            _move(Path(part, "jars"), folder)
+    return folder
+
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>peers</groupId><artifactId>peers</artifactId><version>1</version>
+<dependencies>{}</dependencies></project>
+"""
+
+
+def _dependency(artifact: str) -> str:
+    names = ("groupId", "artifactId", "version")
+    parts = zip(names, artifact.split(":"), strict=True)
+    return f"<dependency>{''.join(f'<{name}>{part}</{name}>' for name, part in parts)}</dependency>"
+
+
 def java(source: Path, *flags: str) -> list[str]:
     """Compile `source` against the shipped classes once; return the command that runs it.
 
@@ -86,16 +125,21 @@ def java(source: Path, *flags: str) -> list[str]:
     Unavailable
         There is no distribution or no JDK. (A source that does not compile is an error.)
     """
-    jars = os.pathsep.join(str(fetch() / "lib" / jar) for jar in JARS)
+    return java_with(source, [str(fetch() / "lib" / jar) for jar in JARS], *flags)
+
+
+def java_with(source: Path, path: list[str], *flags: str) -> list[str]:
+    """Compile `source` against other classes once; return the command that runs it."""
     # The name contains the time of the source, so that an edited source is compiled again.
     classes = BUILD / "peers" / f"{source.stem}-{source.stat().st_mtime_ns}"
     if not classes.is_dir():
         classes.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=classes.parent) as folder:
             made = Path(folder, "classes")
-            _run(jdk_tool("javac"), "-cp", jars, "-d", str(made), str(source))
+            on = os.pathsep.join(path)
+            _run(jdk_tool("javac"), "-cp", on, "-d", str(made), str(source))
             _move(made, classes)
-    return [jdk_tool("java"), *flags, "-cp", f"{jars}{os.pathsep}{classes}", source.stem]
+    return [jdk_tool("java"), *flags, "-cp", os.pathsep.join([*path, str(classes)]), source.stem]
 
 
 def _move(made: Path, target: Path) -> None:

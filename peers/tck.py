@@ -34,43 +34,39 @@ TESTS = r"com\.sun\.ts\.tests\.jms\.core.*"
 TIMEOUT_MS = 5000
 
 
-def compiled(checkout: Path) -> Path:
-    """Return the folder with the compiled tests and what they need; make it if necessary."""
+def class_path(checkout: Path) -> list[str]:
+    """Return the tests, compiled if necessary, and what they need."""
     folder = openmq.BUILD / "tck"
-    if folder.is_dir():
-        return folder
-    with TemporaryDirectory(dir=openmq.BUILD) as name:
-        part = Path(name, "tck")
-        for artifact in ARTIFACTS:
-            copy = ["mvn", "--quiet", "--batch-mode", "dependency:copy"]
-            words = [*copy, f"-Dartifact={artifact}", f"-DoutputDirectory={part}"]
-            subprocess.run(words, check=True, cwd=name)
-        jars = openmq.fetch() / "lib"
-        source = Path(name, "SunRIJMSObjects.java")
-        source.write_bytes(PORT.read_bytes())
-        sources = [
-            str(path) for path in (checkout / SOURCES).rglob("*.java") if path.name != source.name
-        ]
-        compiler = [openmq.jdk_tool("javac"), "-nowarn", "-proc:none"]
-        on = ["-cp", f"{part}/*{os.pathsep}{jars / 'jms.jar'}{os.pathsep}{jars / 'imq.jar'}"]
-        subprocess.run(
-            [*compiler, *on, "-d", str(part / "classes"), str(source), *sources], check=True
-        )
-        part.rename(folder)
-    return folder
+    needed = [f"{openmq.jars('tck', *ARTIFACTS, with_theirs=False)}{os.sep}*"]
+    needed += [str(openmq.fetch() / "lib" / jar) for jar in (*openmq.JARS, "imqjmx.jar")]
+    if not folder.is_dir():
+        with TemporaryDirectory(dir=openmq.BUILD) as name:
+            port, made = Path(name, "SunRIJMSObjects.java"), Path(name, "classes")
+            port.write_bytes(PORT.read_bytes())
+            sources = (checkout / SOURCES).rglob("*.java")
+            files = [
+                str(path) for path in (port, *sources) if path.name != port.name or path == port
+            ]
+            options = ["-nowarn", "-proc:none", "-cp", os.pathsep.join(needed), "-d", str(made)]
+            subprocess.run([openmq.jdk_tool("javac"), *options, *files], check=True)
+            made.rename(folder)
+    return [str(folder), *needed]
 
 
-def run(folder: Path, url: str, reports: str) -> dict[str, bool]:
+def run(path: list[str], url: str, reports: str) -> dict[str, bool]:
     """Run the tests; return whether each has passed."""
-    jars = [str(openmq.fetch() / "lib" / jar) for jar in (*openmq.JARS, "imqjmx.jar")]
-    path = os.pathsep.join([str(folder / "classes"), *map(str, folder.glob("*.jar")), *jars])
     named = {
         "broker": url, "platform.mode": "standalone", "vehicle": "standalone",
         "user": "guest", "password": "guest", "jms_timeout": TIMEOUT_MS,
     }  # fmt: skip
     java = [openmq.jdk_tool("java"), *(f"-D{name}={value}" for name, value in named.items())]
-    console = ["-cp", path, "org.junit.platform.console.ConsoleLauncher", "execute"]
-    wanted = ["--scan-classpath", str(folder / "classes"), "-n", TESTS, f"--reports-dir={reports}"]
+    console = [
+        "-cp",
+        os.pathsep.join(path),
+        "org.junit.platform.console.ConsoleLauncher",
+        "execute",
+    ]
+    wanted = ["--scan-classpath", path[0], "-n", TESTS, f"--reports-dir={reports}"]
     quiet = subprocess.DEVNULL
     subprocess.run([*java, *console, *wanted], check=False, stdout=quiet, stderr=quiet)
     found = ElementTree.parse(Path(reports, "TEST-junit-jupiter.xml")).iter("testcase")
@@ -82,16 +78,16 @@ def run(folder: Path, url: str, reports: str) -> dict[str, bool]:
 
 def main(checkout: str, url: str | None = None) -> None:
     """Run the tests with a broker, and print what failed."""
-    folder = compiled(Path(checkout))
+    path = class_path(Path(checkout))
     with TemporaryDirectory() as reports:
         if url is None:
             users = Path(reports, "users")
             users.write_text(hash_password("guest", b"guest") + "\n")
             settings = Settings(access=Access(read_users(str(users))))
             with wireyard.broker(settings, jmq=0) as broker:
-                found = run(folder, f"{broker.jmq_url}/jms", reports)
+                found = run(path, f"{broker.jmq_url}/jms", reports)
         else:
-            found = run(folder, url, reports)
+            found = run(path, url, reports)
     print(*sorted(name for name, passed in found.items() if not passed), sep="\n")
     print(f"{sum(found.values())} of {len(found)} tests passed")
 
