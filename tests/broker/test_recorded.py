@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.broker.simulation import Simulation
+from tests.broker.wires import rows_of
 from tests.marked import leaks, variants
 from wireyard.answers import Tables, open_tables
 from wireyard.broker.core import Core
@@ -19,8 +20,6 @@ from wireyard.broker.settings import Settings
 
 CONVERSATIONS = 20
 STEPS = 120
-PLACES = ("frame", "source", "file")
-"""Endings of columns that say where in a capture something is."""
 WRONG = {"not_forwarded", "not_kept", "duplicate", "refused", "too_large"}
 """What would be a fault of the broker, and limits that these conversations do not reach."""
 
@@ -68,13 +67,7 @@ def tables(both: tuple[Tables, Tables]) -> Tables:
 def test_what_the_broker_records_tells_what_its_sockets_do(
     both: tuple[Tables, Tables], table: str
 ) -> None:
-    own, others = (
-        sorted(
-            str([(name, value) for name, value in row.items() if not name.endswith(PLACES)])
-            for row in tables.sql(f"SELECT * FROM {table}").to_pylist()
-        )
-        for tables in both
-    )
+    own, others = (rows_of(tables, table) for tables in both)
     assert own == others
     assert table == "violations" or len(own) > 5 * CONVERSATIONS
 

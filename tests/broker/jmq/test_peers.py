@@ -16,6 +16,7 @@ import pytest
 import wireyard
 from peers import openmq
 from tests.broker.jmq.client_log import read_log
+from tests.broker.wires import recorded
 from wireyard.answers import open_tables
 from wireyard.answers.why import find_symptoms
 from wireyard.broker.access import Access, hash_password, read_users
@@ -70,25 +71,25 @@ def wait_for(program: subprocess.Popen[str], log: Path, lines: int | None) -> No
 
 @pytest.mark.parametrize("scenario", list(FINDINGS))
 def test_the_log_of_the_client_is_that_of_a_real_broker(
-    scenario: str, shared: Path, tmp_path: Path
+    scenario: str, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = shared / "captures" / "openmq" / f"{scenario}.client.jsonl.gz"
-    if not recorded.is_file():
+    logged = shared / "captures" / "openmq" / f"{scenario}.client.jsonl.gz"
+    if not logged.is_file():
         pytest.skip("no captures of Open MQ in the shared folder")
     settings = None
     if scenario == "auth":
         users = tmp_path / "users"
         users.write_text("".join(hash_password(one, one.encode()) + "\n" for one in USERS))
         settings = Settings(access=Access(read_users(str(users))))
-    log, expected = tmp_path / "client.jsonl", read_log(recorded)
-    with wireyard.broker(settings, jmq=0, record=tmp_path) as broker:
+    log, expected = tmp_path / "client.jsonl", read_log(logged)
+    with recorded(tmp_path, monkeypatch, settings, jmq=0) as broker:
         words = [NAMES.get(scenario, scenario), str(SEEDS.get(scenario, 1)), str(log)]
         words += [f"{broker.jmq_url}/jms"] * (2 if scenario == "cluster" else 1)
         words += ["1500"] if scenario == "bulk" else []
         lines = sum(map(len, expected.values())) if scenario == "jms20" else None
         wait_for(client(shared, *words), log, lines)
     assert read_log(log) == expected
-    with open_tables([str(path) for path in tmp_path.glob("*.pcapng")]) as tables:
+    with open_tables([str(tmp_path / "broker-own.pcapng")]) as tables:
         assert tables.sql("SELECT rule, text, frame FROM violations").to_pylist() == []
         found = {one.symptom for one in find_symptoms(tables, None, shown_as="it")}
     assert found <= FINDINGS[scenario]

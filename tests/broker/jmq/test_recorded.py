@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.broker.jmq.talk import TOPIC, Broker, Peer, blocks, joined
+from tests.broker.wires import rows_of
 from wireyard import jmq
 from wireyard.answers import Tables, open_tables
 from wireyard.broker.recording import Recording
 
 CONVERSATIONS = 12
 STEPS = 60
-PLACES = ("frame", "source", "file")
-"""Endings of columns that say where in a capture something is."""
 
 
 class Client:
@@ -122,14 +121,8 @@ def tables(both: tuple[Tables, Tables]) -> Tables:
 def test_what_the_endpoints_show_tells_what_the_sockets_do(
     both: tuple[Tables, Tables], table: str
 ) -> None:
-    own, wires = (
-        sorted(
-            str([(name, value) for name, value in row.items() if not name.endswith(PLACES)])
-            for row in tables.sql(f"SELECT * FROM {table}").to_pylist()
-        )
-        for tables in both
-    )
-    assert own == wires
+    own, others = (rows_of(tables, table) for tables in both)
+    assert own == others
     assert table == "violations" or len(own) > CONVERSATIONS
 
 
