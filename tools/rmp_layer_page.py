@@ -239,7 +239,7 @@ No row has what a capture cannot show:
   capture. Missing packets may have been lost before the capture, or never sent.
 - **a copy of a packet without numbers** (errata R27). Two equal packets count once if the second
   came within `max_delay_s` and both would have fitted into one packet, because a sender would have
-  packed them together. Every packet that is left out for this reason is a row of violations.
+  packed them together. A note says how many packets count once; to come again breaks no rule.
 """
 _RULINGS = """
 ## Rulings

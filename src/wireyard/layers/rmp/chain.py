@@ -26,6 +26,7 @@ from wireyard.formats.base import Row
 from wireyard.formats.rmp.layout import LAYERS
 from wireyard.layers.endpoints import endpoint
 from wireyard.layers.records import Position, Violation, violation_row
+from wireyard.layers.rmp.limits import Drop
 from wireyard.layers.rmp.observer import Observer, Seen, observe
 from wireyard.layers.stages import Chain, Derived, Dropped, Fact, Found, Key, KeyedRecord, run_chain
 
@@ -78,6 +79,8 @@ def _senders(rows: Iterator[Row]) -> Iterator[Found]:
         yield from _conversation_messages(observed, stream)
     for bound, messages in observer.over_bound.items():
         yield Dropped(bound, messages)
+    if repeats := observer.dropped[Drop.REPEAT]:
+        yield Dropped("repeats", repeats)
 
 
 def _conversation_messages(message: Seen, row: Row) -> Iterator[KeyedRecord]:

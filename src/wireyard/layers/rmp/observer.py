@@ -8,8 +8,8 @@ Rules of this file:
    its packets, even if earlier messages are unfinished.
 3. Views are not on the wire. An unfinished message is aborted after a timeout, or at the end of the
    capture.
-4. A repeated packet counts once; see `Repeats`. A message that its sender sends again has the same
-   number (errata R29), so its packets are repeats too.
+4. A repeated packet counts once, and breaks no rule; see `Repeats`. A message that its sender sends
+   again has the same number (errata R29), so its packets are repeats too.
 5. A truncated packet, whose end was not captured, is not used.
 """
 
@@ -152,8 +152,8 @@ class Observer:
         size = sum(row["length"] for row in packet)
         now = None if first["captured_ns"] is None else self._now
         if self._repeats.is_repeat(messages, size, now):
-            self._drops.counts[Drop.REPEAT] += len(packet)
-            return [*found, self._rule_violation("repeated_packet", first)]
+            self._drops.counts[Drop.REPEAT] += 1
+            return found
         for row, (fields, data) in zip(packet, messages, strict=True):
             if row["typing"] & CHECKED_FLAGS:
                 found += (self._rule_violation(rule, row) for rule in violated_rules(row, fields))

@@ -20,7 +20,6 @@ RULES: Final[Mapping[str, str]] = MappingProxyType(
         # --- a packet alone
         "malformed_packet": "a packet that breaks a rule of the format; receivers drop all of it",
         "cut_packet": "a packet of which the capture has only the beginning; it is not used",
-        "repeated_packet": "a packet that came again; its messages count once",
         "later_fields": "a later packet of a message with fields that only the first should have",
         "reply_not_addressable": "a reply is requested, without a number that it could name",
         # --- a message of several packets

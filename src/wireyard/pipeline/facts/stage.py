@@ -66,6 +66,7 @@ _LEFT_OUT: Final = {
     " subscriptions match too many messages",
     "early": "deliveries were captured before their messages, by up to 5 ms, and have the times of"
     " these",
+    "repeats": "packets of the RMP messaging layer came again, sent or captured, and count once",
     "subscriptions": "subscriptions of clients with very many match no message",
     "filters": "subscriptions of brokers with very many match no message",
     "requests": "requests count as unanswered: very many waited for a reply",
