@@ -44,7 +44,9 @@ written with `-w` appears whole or not at all.
 | 130, 143 | ended by Ctrl-C or SIGTERM: nothing begun is left, lakes are as last committed |
 
 Bad input is never left out silently: it is a row with the reason, and one line on standard error
-has the position of the first.
+has the position of the first. Too little memory, or a limit (`ulimit -v`) below the 1 GB of address
+space that most commands need, is one line and status 3. A file that is a named pipe is noted,
+because the command waits for the program at its other end.
 
 ## Shell completion
 

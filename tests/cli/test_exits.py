@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -98,6 +99,19 @@ def test_missing_paths_and_folders(command: str, run: Run, tmp_path: Path) -> No
     read = "is a folder, and no file store of Open MQ; 'wireyard run' reads all in a folder"
     wanted = "is a directory, not a file" if command == "encode" else read
     assert (result.exit_code, one_line(result)) == (3, f"{tmp_path}: {wanted}")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("nowhere", "nowhere: there is no such file"),
+        ("/", "/: is a directory, not a file"),
+        ("/dev/zero", "/dev/zero: has more than 268,435,455 bytes, the most of a packet"),
+    ],
+)
+def test_a_payload_that_cannot_be_read(name: str, line: str, run: Run) -> None:
+    result = run("pub", "-t", "a", "-f", name)
+    assert (result.exit_code, one_line(result)) == (exits.CANNOT_READ, line)
 
 
 def test_an_unreadable_file(run: Run, stream: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,6 +352,29 @@ def test_closed_standard_streams(closed: str, status: int, line: str, stream: Pa
     assert (found.returncode, found.stderr) == (status, line)
 
 
+@pytest.mark.parametrize(
+    ("words", "status", "line"),
+    [
+        ("pub -t a -f - <&-", exits.CANNOT_READ, "-: Bad file descriptor"),
+        ("pub -p {} -t a -l <&-", exits.CANNOT_READ, "-: Bad file descriptor"),
+        (
+            "sub -p {} -t a -C 1 >&-",
+            exits.CANNOT_WRITE,
+            "standard output: cannot be written (Bad file descriptor)",
+        ),
+        ("sub -p {} -t a -C 1 <&-", exits.DONE, ""),
+        ("sub -p {} -t a -C 1 2>&-", exits.DONE, ""),
+    ],
+)
+def test_closed_standard_streams_of_clients(words: str, status: int, line: str) -> None:
+    with wireyard.broker() as broker:
+        publish = ["-p", broker.port, "-t", "a", "-m", "x", "-r"]
+        assert call("pub", *publish).returncode == exits.DONE
+        command = f"{sys.executable} -m wireyard {words.format(broker.port)}"
+        found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (status, f"wireyard: {line}\n" if line else "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_fifo_that_nobody_writes_to_can_be_left(number: int, tmp_path: Path) -> None:
     path = tmp_path / "fifo"
@@ -349,7 +386,70 @@ def test_a_fifo_that_nobody_writes_to_can_be_left(number: int, tmp_path: Path) -
             time.sleep(0.02)
         process.send_signal(number)
         _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (exits.DONE, "")
+    waits = f"wireyard: {path}: is a pipe, so this waits for the program at its other end\n"
+    assert (process.returncode, said) == (exits.DONE, waits)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["decode", "{}", "--keylog", "fifo", "--out", "jsonl"],
+        ["why", "fifo"],
+        ["encode", "fifo"],
+        ["pub", "-t", "a", "-f", "fifo"],
+        ["broker", "--port", "0", "--users", "fifo"],
+        ["decode", "{}", "-w", "fifo", "--out", "jsonl"],
+    ],
+)
+def test_a_fifo_without_its_other_end_is_named(
+    words: list[str], stream: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    command = [*WIREYARD, *(word.format(stream) for word in words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        assert line == "wireyard: fifo: is a pipe, so this waits for the program at its other end\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 143
+        assert process.stderr.read() == "wireyard: ended by SIGTERM\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["decode", "{}"],
+        ["why", "{}"],
+        ["sql", "{}", "SELECT 1"],
+        ["replay", "{}", "--to", "localhost"],
+        ["shadow", "{}", "{}"],
+        ["conform", "localhost"],
+        ["report", "{}", "-o", "page.html"],
+        ["encode", "{}"],
+        ["doctor"],
+    ],
+)
+@pytest.mark.parametrize("most", [200_000_000, 600_000_000])
+def test_too_little_memory_is_one_line(words: list[str], most: int, stream: Path) -> None:
+    """Libraries end the process where memory is refused to them: with a signal, or a traceback."""
+    done = call(
+        *(word.format(stream) for word in words),
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)),
+    )
+    line = "wireyard: there is not enough memory for this, or too low a limit for it\n"
+    assert (done.returncode, done.stderr) == (exits.CANNOT_READ, line)
+
+
+def test_errors_that_follow_from_refused_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    for error in (
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libarrow.so: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+    ):
+        assert exits.report_error(error) == exits.CANNOT_READ
+        assert "not enough memory" in capsys.readouterr().err
 
 
 def _files_of(number: int) -> list[Path]:

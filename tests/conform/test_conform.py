@@ -15,6 +15,7 @@ import wireyard
 from tests.tap.sockets import run, serving, tapped
 from wireyard import mqtt
 from wireyard.cli import main
+from wireyard.conform import judging
 from wireyard.conform.conversations import conversations
 from wireyard.conform.packets import CASES
 from wireyard.formats import get_format
@@ -108,6 +109,15 @@ def test_a_broker_that_takes_everything_is_found_out() -> None:
         ["MQTT-3.1.0-2", "3.1.1", "0", "of", "1"],
     ]
     assert lines.count("    connects twice: the connection is not ended") == 1
+
+
+@pytest.mark.parametrize("out", ["text", "md"])
+def test_the_name_of_a_broker_moves_no_cursor(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "_version_of", lambda _: "a\x1b[2J\nb\u202e")
+    with wireyard.broker() as broker:
+        done = conformed(broker.url, "--rule", "MQTT-3.12*", "--out", out)
+    assert done.exit_code == 0
+    assert "a\\x1b[2J\\nb\\u202e" in done.stdout.splitlines()[0]
 
 
 def test_a_table_for_a_page_and_mistakes() -> None:

@@ -395,6 +395,12 @@ def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "packets without the CONNECT of their connection are left out" in done.stderr
     assert [*intents(record)] == ["whole"]
+    lake = tmp_path / "lake"
+    run = ["run", str(path), "--lake", str(lake), "--engine", "process"]
+    CliRunner().invoke(main, run, catch_exceptions=False)
+    done, _ = replayed_to_own(lake, tmp_path / "third", "--speed", "max")
+    assert done.exit_code == 1
+    assert f"{lake}: " in done.stderr
     done = replayed(tmp_path / "whole", "--to", "localhost")
     assert done.exit_code == 2 and "has no MQTT connection with its CONNECT" in done.stderr
 

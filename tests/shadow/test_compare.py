@@ -192,6 +192,14 @@ def test_the_command(sound: Path, tmp_path: Path) -> None:
     assert "There is no difference." in page.read_text()
 
 
+def test_names_of_files_move_no_cursor(sound: Path, tmp_path: Path) -> None:
+    other = recorded(tmp_path / "b\x1b[2J\n.pcapng", lost(4))
+    done = CliRunner().invoke(main, ["shadow", str(sound), str(other)])
+    assert done.exit_code == 0 and "\x1b" not in done.output
+    assert [line for line in done.stdout.splitlines() if "b\\x1b[2J" in line] != []
+    assert not any(line.startswith(".pcapng") for line in done.stdout.splitlines())
+
+
 def test_the_page(sound: Path, tmp_path: Path) -> None:
     other, page = recorded(tmp_path / "<b>.pcapng", lost(4)), tmp_path / "page.html"
     done = CliRunner().invoke(main, ["shadow", str(sound), str(other), "-w", str(page)])

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import wireyard
 from tests.tap.sockets import run
 from wireyard.cli import main
+from wireyard.cli.tap import _Live
 from wireyard.client import Client
 
 
@@ -66,3 +67,10 @@ def test_mistakes_are_one_line(words: list[str], problem: str) -> None:
     assert done.exit_code in (2, 3)
     (line,) = done.stderr.splitlines()
     assert problem in line
+
+
+def test_notes_on_the_screen_move_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    live = _Live("tap")
+    live.notes.append("a\x1b[9mb\nc\u202e")
+    live._draw()
+    assert capsys.readouterr().out.endswith("\na\\x1b[9mb\\nc\\u202e")

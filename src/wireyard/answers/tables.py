@@ -228,6 +228,8 @@ class Tables:
             if not isinstance(error, mistakes):
                 for name in self._named(query):
                     self._check_files(name)
+            if isinstance(error, duckdb.OutOfMemoryException):
+                raise MemoryError(str(error)) from None
             raise UsageError(self._reason(error, query)) from None
         except RuntimeError as error:
             if str(error) != _INTERRUPTED:

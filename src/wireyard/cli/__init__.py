@@ -55,6 +55,8 @@ _FOLDERS = {
     "packets": ("inspect", "encode", "convert", "check-splits", "flows", "slice", "store"),
 }
 """The folders of commands that are not in this one."""
+_LIGHT = frozenset({"formats", "dissector", "completion", "sub", "pub", "ring", "broker", "tap"})
+"""Commands that load nothing but the standard library, as long as they record nothing."""
 
 _HELP = """Read message-broker traffic exactly: bytes to packets, packets to tables, and back.
 
@@ -88,6 +90,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in _LIGHT:
+            exits.check_memory()
         folder = next((f".{name}" for name, held in _FOLDERS.items() if cmd_name in held), "")
         module = f"{__name__}{folder}.{cmd_name.replace('-', '_')}"
         found: click.Command = import_module(module).command

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import FOLDER, PATH, examples
 from wireyard.errors import SourceError, UsageError
 
 _PORT = 1883
@@ -52,7 +52,7 @@ _TLS_PORT = 8883
 )
 @click.option(
     "--store",
-    type=PATH,
+    type=FOLDER,
     metavar="FILE",
     help="Keep sessions, messages and retained values in this SQLite file, over restarts.",
 )
@@ -61,7 +61,7 @@ _TLS_PORT = 8883
 )
 @click.option(
     "--record",
-    type=PATH,
+    type=FOLDER,
     metavar="DIR",
     help="Write what passes as a capture into this folder, without passwords.",
 )

@@ -11,7 +11,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.asking.answers import columns, out_option, wrapped
 from wireyard.cli.asking.sql import WRITERS
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import FOLDER, examples
 from wireyard.cli.output import open_output
 from wireyard.cli.replay import check_host
 
@@ -35,7 +35,7 @@ _VERSIONS = {4: "3.1.1", 5: "5.0"}
               help="Only rules with this number; with wildcards as in a shell.")  # fmt: skip
 @click.option("--name", "names", multiple=True, metavar="TEXT",
               help="What a broker is called, in their order, if it does not say so.")  # fmt: skip
-@click.option("--record", type=PATH, metavar="DIR",
+@click.option("--record", type=FOLDER, metavar="DIR",
               help="Write what passes as captures into this folder.")  # fmt: skip
 @click.option("--yes-to", metavar="HOST",
               help="Allow the broker of this host, if it is not on this machine.")  # fmt: skip
@@ -67,11 +67,11 @@ def command(
             folder = record and (record if len(brokers) == 1 else f"{record}/{number}")
             found = judge(address, rules=rule, record=folder)
         judged[name or found.version or broker] = found
-    with open_output(None, binary=False) as file:
-        if out in ("text", "md"):
-            for line in _page(judged) if out == "md" else _text(judged):
-                file.write(f"{line}\n".encode())
-        else:
+    if out in ("text", "md"):
+        for line in _page(judged) if out == "md" else _text(judged):
+            exits.say(line)
+    else:
+        with open_output(None, binary=False) as file:
             WRITERS[out](_table(judged), file)
     failed = any(result.failures for each in judged.values() for result in each.results)
     return exits.DATA_LOST if failed else exits.DONE

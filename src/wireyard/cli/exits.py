@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,7 +31,10 @@ from wireyard.text import printable
 DONE, DATA_LOST, USAGE, CANNOT_READ, CANNOT_WRITE = range(5)
 NO_PACKET = "has no packet of a known format"
 _INTERRUPTED, _TERMINATED = 130, 143  # what shells report for SIGINT and SIGTERM
-_NO_THREAD = "can't start new thread"
+_NO_MEMORY = re.compile("can't start new thread|failed to map segment|cannot allocate memory", re.I)
+"""What Python and the dynamic loader say if they are refused memory."""
+_LEAST_BYTES = 1 << 30
+"""Address space that the libraries of most commands take: numpy, Arrow, LLVM and DuckDB."""
 
 
 class CannotWrite(WireError):
@@ -124,10 +129,19 @@ def _lacks_memory(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
             return True
-        if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        if _NO_MEMORY.search(str(error)):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def check_memory() -> None:
+    """Raise an `OSError` if a limit refuses the memory that libraries take before they read.
+
+    They end the process, without a line, if it is refused to them.
+    """
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    mmap.mmap(-1, _LEAST_BYTES, flags=flags, prot=mmap.PROT_READ).close()
 
 
 def interrupt_of(error: BaseException | None) -> KeyboardInterrupt | None:

@@ -11,7 +11,7 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.engine import Engine, engine_options
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import FOLDER, examples
 from wireyard.errors import LakeDamaged, UsageError
 from wireyard.lake.snapshot import DamagedFile, LakeSnapshot, read_lake
 
@@ -34,7 +34,7 @@ def command() -> None:
 
 
 @command.command("check")
-@click.argument("lake", type=PATH)
+@click.argument("lake", type=FOLDER)
 def check(lake: str) -> int:
     """Compare the size and checksum of every file with what was committed.
 
@@ -51,7 +51,7 @@ def check(lake: str) -> int:
 
 
 @command.command("repair")
-@click.argument("lake", type=PATH)
+@click.argument("lake", type=FOLDER)
 def repair(lake: str) -> int:
     """Take damaged files out of a lake, and the inputs that had rows in them.
 
@@ -82,8 +82,8 @@ def repair(lake: str) -> int:
 
 
 @command.command("drop")
-@click.argument("lake", type=PATH)
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=PATH)
+@click.argument("lake", type=FOLDER)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=FOLDER)
 @engine_options
 def drop(
     lake: str, inputs: tuple[str, ...], engine: str, master: str | None, conf: tuple[str, ...]
@@ -116,7 +116,7 @@ def drop(
 
 
 @command.command("commits")
-@click.argument("lake", type=PATH)
+@click.argument("lake", type=FOLDER)
 def commits(lake: str) -> int:
     """List the commits that can still be read, the newest last."""
     for number in read_lake(lake, check=False).numbers():
@@ -128,7 +128,7 @@ def commits(lake: str) -> int:
 
 
 @command.command("expire")
-@click.argument("lake", type=PATH)
+@click.argument("lake", type=FOLDER)
 @click.option(
     "--keep-hours",
     type=click.FloatRange(0, _MOST_HOURS),

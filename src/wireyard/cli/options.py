@@ -5,18 +5,35 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
+from wireyard.cli import exits
 from wireyard.errors import UsageError
 from wireyard.formats import labels
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PATH = click.Path(allow_dash=True, path_type=str)
-"""A path, a URL or ``-``; completed as a path, and not checked before it is opened."""
+FOLDER = click.Path(allow_dash=True, path_type=str)
+"""A path or a URL; completed as a path, and not checked before it is opened."""
+
+
+class _Path(click.Path):
+    """A path whose opening may wait, if it is a pipe, for the program at the other end."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return the path, and say if it is a pipe, except one that the shell has opened."""
+        path = os.fsdecode(super().convert(value, param, ctx))
+        if not path.startswith(("/dev/fd/", "/proc/")) and Path(path).is_fifo():
+            exits.note(f"{path}: is a pipe, so this waits for the program at its other end")
+        return path
+
+
+PATH = _Path(allow_dash=True, path_type=str)
+"""The same, or ``-``, of a file."""
 
 
 WHERE_HELP = (

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from wireyard.cli import exits
 from wireyard.cli.mqtt_options import HELP_NAMES, client_of, client_options
-from wireyard.cli.options import examples
-from wireyard.errors import UsageError
+from wireyard.cli.options import PATH, examples
+from wireyard.errors import SourceError, UsageError
+from wireyard.formats.mqtt.layout import MAX_REMAINING_LENGTH
+from wireyard.streams.source import reading
 
 if TYPE_CHECKING:
     from wireyard.client import Client, JmqClient
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("-t", "--topic", metavar="TOPIC", help="Topic to publish to.")
 @click.option("-m", "--message", metavar="TEXT", help="Payload; empty if not given.")
-@click.option("-f", "--file", type=click.File("rb"), metavar="FILE",
+@click.option("-f", "--file", type=PATH, metavar="FILE",
               help="Payload: the bytes of a file, or of standard input, -.")  # fmt: skip
 @click.option("-l", "--stdin-line", "by_line", is_flag=True,
               help="A message for each line of standard input, as they come.")  # fmt: skip
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 def command(
     topic: str | None,
     message: str | None,
-    file: BinaryIO | None,
+    file: str | None,
     by_line: bool,
     retain: bool,
     qos: int | str,
@@ -57,7 +60,7 @@ def command(
     if (message is not None) + (file is not None) + by_line > 1:
         raise UsageError("a payload is text, -m, or a file, -f, or lines of standard input, -l")
 
-    payload = file.read() if file else os.fsencode(message or "")
+    payload = os.fsencode(message or "") if file is None else _read(file)
 
     async def publish() -> None:
         async with client_of(**connection, qos=qos, reconnect=False) as client:
@@ -69,10 +72,21 @@ def command(
 
     async def send(client: Client | JmqClient, payload: bytes) -> None:
         if isinstance(client, JmqClient):
-            body = payload if file else os.fsdecode(payload)
+            body = os.fsdecode(payload) if file is None else payload
             await client.send(topic or str(qos), body, is_topic=topic is not None)
         else:
             await client.publish(topic or "", payload, int(qos), retain)
 
     run(publish())
     return exits.DONE
+
+
+def _read(path: str) -> bytes:
+    """Return the bytes of a file or of standard input, of which no packet has more."""
+    with reading(path), nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+        data = file.read(MAX_REMAINING_LENGTH + 1)
+    if len(data) > MAX_REMAINING_LENGTH:
+        raise SourceError(
+            f"{path}: has more than {MAX_REMAINING_LENGTH:,} bytes, the most of a packet"
+        )
+    return data

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from wireyard.cli import exits
-from wireyard.cli.options import PATH, decode_as_option, examples, keylog_option
+from wireyard.cli.options import FOLDER, PATH, decode_as_option, examples, keylog_option
 from wireyard.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def sending_options(function: F) -> F:
     for option in (
         click.option("--yes-to", metavar="HOST",
                      help="Allow the broker of this host, if it is not on this machine."),
-        click.option("--record", type=PATH, metavar="DIR",
+        click.option("--record", type=FOLDER, metavar="DIR",
                      help="Write what passes as a capture into this folder, without secrets."),
         click.option("--logins", type=PATH, metavar="FILE",
                      help='Logins as JSON, by client id or user name: {"till": {"username": "u",'
@@ -132,6 +132,19 @@ def read(
     They are those of MQTT if it has any, but those of JMQ for a broker ``mq://``, or to be played
     as another `protocol`.
     """
+    script = _read(file, to, decode_as, keylog, renaming, protocol)
+    exits.notes_on(file, script.notes)
+    return script
+
+
+def _read(
+    file: str,
+    to: str,
+    decode_as: Sequence[str],
+    keylog: Sequence[str],
+    renaming: Renaming,
+    protocol: str | None,
+) -> Script:
     from wireyard.answers.tables import is_lake, open_tables
     from wireyard.captures.inputs import open_input
     from wireyard.replay.jmq import read_jmq_script
@@ -145,7 +158,7 @@ def read(
             stack.callback(source.close)
             formats = {format.name for format, _ in source.readables}
             if protocol or not source.captured or "jmq" not in formats or "mqtt" in formats:
-                return _noted(file, _as(protocol, read_script(source, renaming)))
+                return _as(protocol, read_script(source, renaming))
             is_jmq = True
         tables = stack.enter_context(open_tables([file], decode_as=decode_as, keylog=keylog))
         if protocol == "mqtt":
@@ -155,7 +168,7 @@ def read(
         else:
             script = _as(protocol, read_lake_script(tables, file, renaming))
         script.notes += tables.notes
-        return _noted(file, script)
+    return script
 
 
 def _as(protocol: str | None, script: Script) -> Script:
@@ -163,12 +176,6 @@ def _as(protocol: str | None, script: Script) -> Script:
     from wireyard.replay.emigration import emigrated
 
     return script if protocol is None else emigrated(script)
-
-
-def _noted(file: str, script: Script) -> Script:
-    for note in script.notes:
-        exits.note(f"{file}: {note}")
-    return script
 
 
 def send(

@@ -15,7 +15,7 @@ import click
 from wireyard.cli import exits
 from wireyard.cli.engine import NOT_NEEDED, Engine, engine_options, engine_text
 from wireyard.cli.options import (
-    PATH,
+    FOLDER,
     decode_as_option,
     examples,
     format_option,
@@ -69,8 +69,8 @@ their last change, growing captures and streams part by part. At the end everyth
         "duckdb -c \"SELECT destination, count(*) FROM 'lake/messages/*.parquet' GROUP BY 1\"",
     ),
 )
-@click.argument("inputs", metavar="INPUT...", nargs=-1, type=PATH)
-@click.option("--lake", type=PATH, metavar="DIR", required=True, help="Where the tables are.")
+@click.argument("inputs", metavar="INPUT...", nargs=-1, type=FOLDER)
+@click.option("--lake", type=FOLDER, metavar="DIR", required=True, help="Where the tables are.")
 @click.option(
     "--table-format",
     type=click.Choice(["parquet", "delta", "iceberg"]),

@@ -17,8 +17,9 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.broker import server_context
-from wireyard.cli.options import PATH, examples
+from wireyard.cli.options import FOLDER, PATH, examples
 from wireyard.errors import SourceError, UsageError
+from wireyard.text import printable
 
 if TYPE_CHECKING:
     from wireyard.broker.recording import Address
@@ -45,7 +46,7 @@ _ADDRESS = "[HOST:]PORT, mqtt://HOST:PORT, or mqtts://HOST:PORT for TLS"
 )
 @click.argument("listen", metavar="LISTEN")
 @click.argument("upstream", metavar="UPSTREAM")
-@click.option("--record", type=PATH, metavar="DIR",
+@click.option("--record", type=FOLDER, metavar="DIR",
               help="Write what passes as captures into this folder, without secrets.")  # fmt: skip
 @click.option("--rotate-mb", type=click.IntRange(min=0), default=100, show_default=True,
               metavar="N", help="Size of a capture, then the next begins; 0: any.")  # fmt: skip
@@ -172,7 +173,7 @@ class _Live:
 
     def _draw(self) -> None:
         columns, rows = get_terminal_size()
-        notes = [note[:columns] for note in self.notes]
+        notes = [printable(note)[:columns] for note in self.notes]
         lines = self.screen.lines(self._title, columns, rows - len(notes) - 1)
         with suppress(BlockingIOError):
             sys.stdout.write(_CLEAR + "\n".join([*lines, *notes]))

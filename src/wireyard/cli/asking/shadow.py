@@ -106,11 +106,11 @@ def command(
             noise = Counter(each.difference for each in again)
         if write is not None:
             _write_page(write, found, noise, titles, tables)
-        with open_output(None, binary=False) as file:
-            if out == "text":
-                for line in _text(found, noise, limit, titles, tables):
-                    file.write(f"{line}\n".encode())
-            else:
+        if out == "text":
+            for line in _text(found, noise, limit, titles, tables):
+                exits.say(line)
+        else:
+            with open_output(None, binary=False) as file:
                 WRITERS[out](_table(found, noise), file)
         return max(status, *map(status_of, tables))
 
