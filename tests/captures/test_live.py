@@ -42,6 +42,7 @@ from tests.captures.test_torture import interleaved
 from tests.captures.torture import make_flow
 from wireyard.captures.bundled import BundledStreams
 from wireyard.captures.carriers.tls_keys import KeyLog, embedded_secrets, read_key_logs
+from wireyard.captures.connections.tcp_kernels import SILENCE_NS
 from wireyard.captures.directed import CapturedStream
 from wireyard.captures.files.slicing import slice_captures
 from wireyard.captures.inputs import open_input
@@ -666,3 +667,24 @@ def test_the_oldest_of_too_many_connections_are_closed(monkeypatch: pytest.Monke
         fed.feed(pcap([Packet(ethernet(ipv4(one)), BEGAN_NS + number * MS) for one in frames])[24:])
         assert len(fed.capture.connections.open) <= 17
     assert len(fed.rows) == 100
+
+
+@pytest.mark.parametrize("pause_ns", [MS, SILENCE_NS // 4])
+def test_conversations_of_datagrams_are_forgotten(
+    pause_ns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture without any TCP: conversations that are silent, and the oldest of too many."""
+    monkeypatch.setattr(live_module, "MAX_OPEN", 16)
+    monkeypatch.setattr(live_module, "_EVICT_FROM", 8)
+    fed = Fed.begin()
+    fed.feed(pcap([]))
+    for number in range(200):
+        frame = ethernet(ipv4(udp(2000 + number, 5353, b"name"), 17))
+        fed.feed(pcap([Packet(frame, BEGAN_NS + number * pause_ns)])[24:])
+        assert len(fed.capture.connections.datagrams) <= 17
+        assert len(fed.capture.connections.flows) <= 60
+    again = ethernet(ipv4(udp(2199, 5353, b"name"), 17))
+    fed.feed(pcap([Packet(again, BEGAN_NS + 199 * pause_ns)])[24:])
+    fed.end()
+    names = [each.stream.name for each in fed.capture.unknown]
+    assert len(names) == len({*names}) == 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -104,3 +106,24 @@ def test_a_compressed_capture_is_inflated_into_a_file(tmp_path: Path) -> None:
     assert opened.frames_unread == "frames not read: 2,500 ARP"
     assert path.stat().st_size < 2_000_000
     assert peak < 32_000_000, peak
+
+
+def test_pages_of_an_inflated_capture_do_not_add_up(tmp_path: Path) -> None:
+    """256 MB of zeros, each 16 of which are a record of nothing, in 256 kB."""
+    path = tmp_path / "zeros.pcap.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(pcap([]))
+        for _ in range(256):
+            file.write(bytes(1 << 20))
+    code = (
+        "import resource, sys\n"
+        "from wireyard.captures.files.file import CaptureFile\n"
+        "begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "records = sum(map(len, CaptureFile.open(sys.argv[1]).records()))\n"
+        "print(records, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begun)\n"
+    )
+    words = [sys.executable, "-c", code, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    records, kilobytes = map(int, done.stdout.split())
+    assert records == 256 << 16
+    assert kilobytes < 128 << 10

@@ -19,7 +19,15 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PAGESIZE, PROT_READ, mmap
+from mmap import (
+    MADV_DONTNEED,
+    MAP_ANONYMOUS,
+    MAP_PRIVATE,
+    MAP_SHARED,
+    PAGESIZE,
+    PROT_READ,
+    mmap,
+)
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, gettempdir
 
@@ -121,7 +129,18 @@ def spooled(pieces: Iterable[memoryview]) -> Bytes:
         file.seek(0)  # flushes
         if size <= _LARGE_BYTES:
             return np.frombuffer(file.read(), np.uint8)
-        return np.frombuffer(mmap(file.fileno(), size, prot=PROT_READ), np.uint8)
+        return np.frombuffer(_Unnamed(file.fileno(), size, prot=PROT_READ), np.uint8)
+
+
+class _Unnamed(mmap):
+    """A mapped file of our own, whose pages can be read again whatever becomes of disks."""
+
+
+def release(data: Bytes, stop: int) -> None:
+    """Let go of the pages before `stop` of bytes that are `spooled`; they are read when needed."""
+    pages = data.base.obj if isinstance(data.base, memoryview) else None
+    if isinstance(pages, _Unnamed) and (whole := stop // PAGESIZE * PAGESIZE):
+        pages.madvise(MADV_DONTNEED, 0, whole)
 
 
 def _page_ranges(starts: Ints, stops: Ints, size: int) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES
 from wireyard.captures.records import NO_TIME, Context, Records
 from wireyard.errors import SourceError, WireError
 from wireyard.formats import sniff
-from wireyard.streams.mapped import map_bytes, spooled
+from wireyard.streams.mapped import map_bytes, release, spooled
 from wireyard.streams.scan import OpenedStream, open_windows
 from wireyard.streams.source import Damaged, Source, unsupported_compression
 from wireyard.streams.urls import shown_url
@@ -110,6 +110,7 @@ class CaptureFile:
         """Yield its records; set `damage` and `unread_bytes`."""
         for records in read_records(self.data, self.name, self._extent):
             yield records
+            release(self.data, records.stop)
         self.damage = self.damage or records.damage
         self.unread_bytes = self.unread_bytes or len(self.data) - records.stop
 

@@ -14,6 +14,7 @@ from wireyard.captures.files import record_kernels
 from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES, Record
 from wireyard.captures.records import BLOCK_RECORDS, Context, Interface, Records
 from wireyard.errors import DecodeError, LimitExceeded, Truncated
+from wireyard.streams.mapped import release
 
 _SPEC: Final = "draft-ietf-opsawg-pcap"
 FILE_HEADER_BYTES: Final = 24
@@ -171,6 +172,7 @@ def _chains(data: Bytes, context: Context) -> bool:
         if grid.shape[1] == most_records and grid[Record.CAPTURED].all():
             return True
         at, most_records = _end_of(grid), BLOCK_RECORDS
+        release(data, at)
     return at == len(data)
 
 

@@ -260,7 +260,8 @@ class LiveCapture:
         paired = connections.copies.pair_flows(flows[others])
         readable += self._receive_datagrams(grid[:, others], paired, times_ns[others])
         readable += self._advance_due()
-        if len(self.connections.open) > MAX_OPEN or self._now_ns - self._swept_ns >= _SWEEP_NS:
+        most = max(len(self.connections.open), len(self.connections.datagrams))
+        if most > MAX_OPEN or self._now_ns - self._swept_ns >= _SWEEP_NS:
             readable += self._sweep()
         return readable
 
@@ -620,10 +621,19 @@ class LiveCapture:
         for number in [*self.connections.ended]:
             if latest_ns[number] < self._now_ns - RECENT_NS:
                 self._drop(self.connections.ended.pop(number))
-        for connection in [*self.connections.datagrams.values()]:
-            if connection.latest_ns < self._now_ns - SILENCE_NS:
-                self._close(connection)
+        self._close_datagrams()
         evicted = over & (self.connections.holdings != Holding.OPEN)
-        if np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2):
+        too_many = np.count_nonzero(evicted) > max(_EVICT_FROM, len(evicted) // 2)
+        flows = len(self.connections.flows)
+        if too_many or self.connections.unused(evicted) > max(_EVICT_FROM, flows // 2):
             self.connections.keep_only(np.flatnonzero(~evicted))
         return readable
+
+    def _close_datagrams(self) -> None:
+        """Close UDP conversations that are silent, and the oldest over `MAX_OPEN`."""
+        oldest = sorted(self.connections.datagrams.values(), key=attrgetter("latest_ns"))
+        excess = len(oldest) - MAX_OPEN
+        most = excess + MAX_OPEN // 8 if excess > 0 else 0
+        for place, connection in enumerate(oldest):
+            if place < most or connection.latest_ns < self._now_ns - SILENCE_NS:
+                self._close(connection)

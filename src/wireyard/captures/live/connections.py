@@ -462,6 +462,11 @@ class LiveConnections:
         for number in np.flatnonzero(over & lost & (self.holdings == Holding.NONE)).tolist():
             self.get_or_open(number)
 
+    def unused(self, evicted: Bools) -> int:
+        """Return how many conversations no connection has any more, at least, without `evicted`."""
+        used = np.count_nonzero(~evicted) + len(self.datagrams) + len(self.copies.conversations)
+        return len(self.flows) - int(used)
+
     def keep_only(self, kept: Ints) -> None:
         """Evict all TCP connections except `kept`, and number those from 0 on."""
         conversations = self.placer.connections[kept, Connection.CONVERSATION]
