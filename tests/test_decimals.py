@@ -10,13 +10,12 @@ from math import isfinite, isnan
 import numpy as np
 import pytest
 
-from wireyard.accelerate import COMPILED, I64, TEXT, array, kernel
+from wireyard.accelerate import COMPILED, kernel
 from wireyard.arrays import Bytes, Ints
 from wireyard.decimals import put_double, put_float, put_repr
 from wireyard.java.text import double_text, float_text
 from wireyard.memory import SLACK
 
-LONGS = array("int64")
 LONGEST = len("-1.2345678901234567E-300")
 
 
@@ -24,7 +23,7 @@ DOUBLE, FLOAT, REPR = range(3)
 """What Java writes of a double and of a float, and what Python writes of a double."""
 
 
-@kernel(I64(I64, LONGS, TEXT, LONGS))
+@kernel
 def write(kind: int, bits: Ints, out: Bytes, stops: Ints) -> int:
     at = 0
     for item in range(bits.size):

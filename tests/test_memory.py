@@ -18,11 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wireyard import memory
-from wireyard.accelerate import COMPILED, I64, READ, TEXT, array, kernel
-from wireyard.arrays import Bytes, Ints
+from wireyard.accelerate import COMPILED, kernel
+from wireyard.arrays import Bytes, Ints, ReadOnly
 from wireyard.memory import BLOCK, SLACK
-
-LONGS = array("int64")
 
 # Each load with its width and whether its result is signed.
 LOADS = [
@@ -36,8 +34,8 @@ LOADS = [
 ]
 
 
-@kernel(I64(READ, I64, LONGS))
-def load_all(data: Bytes, at: int, found: Ints) -> int:
+@kernel
+def load_all(data: ReadOnly[Bytes], at: int, found: Ints) -> int:
     found[0] = memory.load_u8(data, at)
     found[1] = memory.load_i8(data, at)
     if at + 2 <= data.size:
@@ -52,31 +50,31 @@ def load_all(data: Bytes, at: int, found: Ints) -> int:
     return 0
 
 
-@kernel(I64(TEXT, I64, I64))
+@kernel
 def store_word(out: Bytes, at: int, word: int) -> int:
     memory.store_word(out, at, word)
     return 0
 
 
-@kernel(I64(TEXT, I64, READ, I64, I64))
-def copy_bytes(out: Bytes, out_at: int, data: Bytes, at: int, size: int) -> int:
+@kernel
+def copy_bytes(out: Bytes, out_at: int, data: ReadOnly[Bytes], at: int, size: int) -> int:
     memory.copy_bytes(out, out_at, data, at, size)
     return 0
 
 
-@kernel(I64(TEXT, I64, READ, I64, I64, I64))
-def copy_text(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
+@kernel
+def copy_text(out: Bytes, out_at: int, data: ReadOnly[Bytes], at: int, size: int, stop: int) -> int:
     return memory.copy_text(out, out_at, data, at, size, stop)
 
 
-@kernel(I64(TEXT, I64, READ, I64, I64, I64))
-def copy_long(out: Bytes, out_at: int, data: Bytes, at: int, size: int, stop: int) -> int:
+@kernel
+def copy_long(out: Bytes, out_at: int, data: ReadOnly[Bytes], at: int, size: int, stop: int) -> int:
     memory.copy_long(out, out_at, data, at, size, stop)
     return 0
 
 
-@kernel(I64(READ, LONGS, LONGS))
-def judge(data: Bytes, stops: Ints, verdicts: Ints) -> int:
+@kernel
+def judge(data: ReadOnly[Bytes], stops: Ints, verdicts: Ints) -> int:
     at = 0
     for item in range(stops.size):
         verdicts[item] = memory.valid_utf8(data, at, stops[item] - at)
@@ -84,7 +82,7 @@ def judge(data: Bytes, stops: Ints, verdicts: Ints) -> int:
     return 0
 
 
-@kernel(I64(LONGS, TEXT, LONGS))
+@kernel
 def write_longs(values: Ints, out: Bytes, stops: Ints) -> int:
     at = 0
     for item in range(values.size):
@@ -93,7 +91,7 @@ def write_longs(values: Ints, out: Bytes, stops: Ints) -> int:
     return at
 
 
-@kernel(I64(LONGS, LONGS, LONGS))
+@kernel
 def take_apart(values: Ints, widths: Ints, zeros: Ints) -> int:
     for item in range(values.size):
         widths[item] = memory.bit_length(values[item])
@@ -101,8 +99,8 @@ def take_apart(values: Ints, widths: Ints, zeros: Ints) -> int:
     return 0
 
 
-@kernel(I64(READ, TEXT, LONGS))
-def turn_bits(data: Bytes, out: Bytes, places: Ints) -> int:
+@kernel
+def turn_bits(data: ReadOnly[Bytes], out: Bytes, places: Ints) -> int:
     for place in range(8):
         out[place] = memory.bit_column(memory.load_word(data, 0), place)
         places[place] = memory.place_of(places[place])

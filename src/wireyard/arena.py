@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.accelerate import brief_kernel, inlined
 from wireyard.arrays import Bytes, Grid, Ints
 from wireyard.errors import SourceError
 
@@ -87,10 +87,7 @@ def _lay_out(
         _lay_out(kind.field(place).type, given, validity, (length, nulls), nodes, buffers)
 
 
-_PAIRS: Final = array("int64", 2)
-
-
-@kernel(I64(_PAIRS, I64, _PAIRS), brief=True)
+@brief_kernel
 def place_arrays(shapes: Grid, rows: int, extents: Grid) -> int:
     """Compute the start of each array and the size of a row of it; return the end of all."""
     stop = 0
@@ -103,7 +100,7 @@ def place_arrays(shapes: Grid, rows: int, extents: Grid) -> int:
     return stop
 
 
-@kernel(I64(_PAIRS, _PAIRS, I64, I64, _PAIRS, _PAIRS, _PAIRS), brief=True)
+@brief_kernel
 def fill_pairs(
     sources: Grid,
     counted: Grid,

@@ -1,9 +1,15 @@
 """Types of numpy arrays by element and number of axes, for annotations.
 
-`wireyard.accelerate.record` takes the signature types of a kernel's columns from them.
+A kernel is compiled for the types that it is annotated with (`wireyard.accelerate`).
 """
 
+from typing import Annotated, TypeVar
+
 import numpy as np
+
+Array = TypeVar("Array")
+ReadOnly = Annotated[Array, "read-only"]
+"""An array that a kernel does not write: the only one that may be a read-only array."""
 
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 """Flags, a byte each."""
@@ -22,6 +28,8 @@ UInt64s = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 Grid8 = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 """Several columns or rows of bytes, such as bitmaps."""
+IntGrid8 = np.ndarray[tuple[int, int], np.dtype[np.int8]]
+"""Several columns or rows of small codes with a sign."""
 Grid32 = np.ndarray[tuple[int, int], np.dtype[np.int32]]
 """Several columns or rows of integers of 32 bits."""
 Grid = np.ndarray[tuple[int, int], np.dtype[np.int64]]

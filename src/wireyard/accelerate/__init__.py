@@ -1,9 +1,9 @@
 """The only module that uses Numba: declaration, compilation and caching of kernels.
 
-There are three decorators. A `kernel` is called from Python with arrays; an `inlined` function is
-called from kernels only; an `instruction` is one written as LLVM code, with an equivalent Python
-function. With ``NUMBA_DISABLE_JIT=1`` all three are plain Python, and kernels run over numpy
-arrays. Numba is loaded only to compile.
+There are three decorators. A `kernel` is called from Python with arrays, and compiled for the types
+of its annotations; an `inlined` function is called from kernels only; an `instruction` is one
+written as LLVM code, with an equivalent Python function. With ``NUMBA_DISABLE_JIT=1`` all three are
+plain Python, and kernels run over numpy arrays. Numba is loaded only to compile.
 
 Compiled code is loaded from the package if it was shipped (`caching`), else from the cache of this
 machine; if it is in neither, the missing kernels of all modules that are loaded are compiled in
@@ -16,19 +16,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from wireyard.accelerate.declare import (
-    BOOL,
-    COMPILED,
-    I32,
-    I64,
-    READ,
-    TEXT,
-    array,
-    inlined,
-    instruction,
-    kernel,
-    record,
-)
+from wireyard.accelerate.declare import COMPILED, brief_kernel, inlined, instruction, kernel
 
 if TYPE_CHECKING:
     from wireyard.accelerate.caching import cache_folder, shipped_for
@@ -45,14 +33,9 @@ if TYPE_CHECKING:
 _CACHING = ("cache_folder", "shipped_for")
 
 __all__ = [
-    "BOOL",
     "COMPILED",
-    "I32",
-    "I64",
-    "READ",
-    "TEXT",
     "Progress",
-    "array",
+    "brief_kernel",
     "cache_folder",
     "compile_missing",
     "core_count",
@@ -62,7 +45,6 @@ __all__ = [
     "kernel",
     "load_kernels",
     "print_notice",
-    "record",
     "set_notice",
     "shipped_for",
 ]

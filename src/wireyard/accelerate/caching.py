@@ -22,22 +22,16 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 
+from wireyard.accelerate.declare import Kernel
 from wireyard.accelerate.folders import PACKAGE, private_folder, writable
 
 ENTRY: Final = "entry"
 """The function of an object file."""
 _ENDING: Final = ".kernel"
-
-
-class Compilable(Protocol):
-    """What the code of a kernel is found by: its function and its signature."""
-
-    py_func: Callable[..., Any]
-    signature: Any
 
 
 # --- loading --------------------------------------------------------------------------------
@@ -63,7 +57,7 @@ def load_code(code: bytes) -> int:
 # --- files ----------------------------------------------------------------------------------
 
 
-def find_code(kernel: Compilable) -> tuple[bytes, str] | None:
+def find_code(kernel: Kernel) -> tuple[bytes, str] | None:
     """Return the code of a kernel and its origin, None if it has to be compiled.
 
     The origin is ``shipped`` or ``kept``.
@@ -82,13 +76,13 @@ def find_code(kernel: Compilable) -> tuple[bytes, str] | None:
     return None
 
 
-def is_kept(kernel: Compilable) -> bool:
+def is_kept(kernel: Kernel) -> bool:
     """Return whether the code of a kernel can be stored on this machine."""
     line = _made_from(kernel, _this_processor())
     return bool(line) and _folder_of(_source(kernel.py_func).parent) is not None
 
 
-def keep_code(kernel: Compilable, code: bytes) -> None:
+def keep_code(kernel: Kernel, code: bytes) -> None:
     """Write code to the cache of this machine, if possible."""
     line, folder = _made_from(kernel, _this_processor()), _folder_of(_source(kernel.py_func).parent)
     if not line or folder is None:
@@ -102,7 +96,7 @@ def keep_code(kernel: Compilable, code: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def ship_code(kernel: Compilable, folder: Path, code: bytes) -> None:
+def ship_code(kernel: Kernel, folder: Path, code: bytes) -> None:
     """Write code to ship to `folder`."""
     baseline = platform_baseline()
     assert baseline is not None, "compiled for no baseline"
@@ -133,7 +127,7 @@ def _read(file: Traversable, line: bytes) -> bytes | None:
     return code if line and data == _content(line, code) else None
 
 
-def _made_from(kernel: Compilable, target: Baseline) -> bytes:
+def _made_from(kernel: Kernel, target: Baseline) -> bytes:
     """Return the line about what the code of a kernel is made from; empty if it has no source."""
     try:
         sources = _digest(b"\0".join(_sources(kernel.py_func)))

@@ -37,7 +37,7 @@ from wireyard.accelerate.caching import (
 from wireyard.accelerate.declare import KERNELS, Kernel
 from wireyard.accelerate.folders import PACKAGE
 
-_DECLARATION: Final = re.compile(rb"^@kernel\(", re.MULTILINE)
+_DECLARATION: Final = re.compile(rb"^@(brief_)?kernel$", re.MULTILINE)
 _NOTICE_AFTER_S: Final = 0.3
 _TICK_S: Final = 0.5
 _POLL_S: Final = 0.02

@@ -1,4 +1,4 @@
-"""The decorators `kernel`, `inlined` and `instruction`, and the types of signatures.
+"""The decorators for compiled functions, and the types of their signatures.
 
 Nothing here loads Numba, and to call compiled code does not either: it is called by its address.
 Kernels, and the functions that are inlined in them, become Numba's only to be compiled.
@@ -12,9 +12,19 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, Final, ParamSpec, TypeVar, cast, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    ParamSpec,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -29,11 +39,7 @@ COMPILED: Final[bool] = os.environ.get("NUMBA_DISABLE_JIT", "") in ("", "0")
 
 
 class Kind(ABC):
-    """A type in a signature. Called with the types of arguments, it returns a signature."""
-
-    def __call__(self, *arguments: Kind) -> Signature:
-        """Return the signature of a kernel with these arguments that returns this type."""
-        return Signature(self, arguments)
+    """A type in a signature."""
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -116,7 +122,7 @@ class _Record(Kind):
     @functools.cached_property
     def fields(self) -> tuple[Kind, ...]:
         """The types of the fields."""
-        return tuple(map(_field_type, get_type_hints(self.kind, include_extras=True).values()))
+        return tuple(map(_kind_of, get_type_hints(self.kind).values()))
 
     @functools.cached_property
     def numba(self) -> Any:
@@ -137,10 +143,13 @@ class _Record(Kind):
 
 
 class Signature:
-    """The types of a function's result and arguments; without a result it returns None."""
+    """The types of a function's result, if it has one, and arguments, by its annotations."""
 
-    def __init__(self, result: Kind | None, arguments: tuple[Kind, ...]) -> None:
-        self.result, self.arguments = result, arguments
+    def __init__(self, function: Callable[..., Any]) -> None:
+        hints = get_type_hints(function, include_extras=True)
+        result = hints.pop("return")
+        self.result = None if result is type(None) else _kind_of(result)
+        self.arguments = tuple(map(_kind_of, hints.values()))
 
     def __str__(self) -> str:
         return f"{self.result}({', '.join(map(str, self.arguments))})"
@@ -157,7 +166,7 @@ class Signature:
         buffer = ctypes.c_int64 * max(sum(one.size for one in self.arguments), 1)
         prototype = ctypes.PYFUNCTYPE if brief else ctypes.CFUNCTYPE
         entry = prototype(ctypes.c_int32, ctypes.c_void_p)(address)
-        arguments, convert = self.arguments, bool if self.result is BOOL else int
+        arguments, convert = self.arguments, bool if self.result is _BOOL else int
 
         def call(*values: Any) -> Any:
             words: list[int] = []
@@ -177,38 +186,24 @@ def _numba_types() -> Any:
     return types
 
 
-@functools.cache
-def array(dtype: str, axes: int = 1, *, readonly: bool = False) -> Kind:
-    """Return the signature type of a contiguous array of `dtype`.
-
-    If it is `readonly`, the argument may be a read-only or a writable array.
-    """
-    return _Array(np.dtype(dtype), axes, readonly)
-
-
-BOOL: Final = _Scalar("boolean")
-I32: Final = _Scalar("int32")
-I64: Final = _Scalar("int64")
-READ: Final = array("uint8", readonly=True)
-"""Bytes that a kernel only reads."""
-TEXT: Final = array("uint8")
-"""Bytes that a kernel writes."""
+_BOOL: Final = _Scalar("boolean")
+_INTEGER: Final = _Scalar("int64")
 
 
 @functools.cache
-def record(kind: type) -> Kind:
-    """Return the signature type of a NamedTuple of writable arrays and integers.
+def _kind_of(hint: Any) -> Kind:
+    """Return the type in compiled code of what is annotated so.
 
-    Arrays are annotated with types of `wireyard.arrays`.
+    That is an integer, a flag, an array type of `wireyard.arrays`, or a NamedTuple of these.
     """
-    return _Record(kind)
-
-
-def _field_type(hint: Any) -> Kind:
-    if hint is int:
-        return I64
-    shape, dtype = get_args(hint)
-    return array(get_args(dtype)[0].__name__, len(get_args(shape)))
+    if hint is int or hint is bool:
+        return _BOOL if hint is bool else _INTEGER
+    if get_origin(hint) is Annotated:
+        return replace(cast("_Array", _kind_of(hint.__origin__)), readonly=True)
+    if get_origin(hint) is np.ndarray:
+        shape, dtype = get_args(hint)
+        return _Array(np.dtype(*get_args(dtype)), len(get_args(shape)), readonly=False)
+    return _Record(hint)
 
 
 # --- kernels and inlined functions ------------------------------------------------------------
@@ -268,14 +263,19 @@ class _Instruction(_Declared):
 class Kernel(_Declared):
     """A function that is called from Python, and compiled or loaded at its first call."""
 
-    def __init__(self, function: Callable[..., Any], signature: Signature, brief: bool) -> None:
+    def __init__(self, function: Callable[..., Any], *, brief: bool = False) -> None:
         super().__init__(function)
-        self.signature, self._brief = signature, brief
+        self._brief = brief
         self.origin: str | None = None
         """Origin of the code (`compiling.code_of`), None before it is loaded."""
         self._run: Callable[..., Any] = self._load_and_run if COMPILED else super().__call__
         if COMPILED:
             KERNELS.append(self)
+
+    @functools.cached_property
+    def signature(self) -> Signature:
+        """The types of its arguments and its result."""
+        return Signature(self.py_func)
 
     def __call__(self, *args: Any) -> Any:
         """Run the compiled code, or the function where nothing is compiled."""
@@ -298,20 +298,17 @@ class Kernel(_Declared):
                 self.origin = origin
 
 
-def kernel(
-    signature: Signature | tuple[Kind, ...], *, brief: bool = False
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare a function that is called from Python and compiled for one `signature`.
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Declare a function that is called from Python and compiled for the types of its annotations.
 
-    Compiled kernels release the GIL, check no bounds, raise nothing and allocate nothing. A `brief`
-    kernel holds the GIL, because acquiring it again would take far longer than the call.
+    Compiled kernels release the GIL, check no bounds, raise nothing and allocate nothing.
     """
-    full = signature if isinstance(signature, Signature) else Signature(None, signature)
+    return cast("Callable[P, R]", Kernel(function))
 
-    def declare(function: Callable[P, R]) -> Callable[P, R]:
-        return cast("Callable[P, R]", Kernel(function, full, brief))
 
-    return declare
+def brief_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Declare a kernel that holds the GIL: to acquire it again takes far longer than the call."""
+    return cast("Callable[P, R]", Kernel(function, brief=True))
 
 
 def inlined(function: Callable[P, R]) -> Callable[P, R]:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import I64, inlined, kernel, record
+from wireyard.accelerate import inlined, kernel
 from wireyard.arena import claim_bytes
 from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
 from wireyard.decimals import put_double, put_float
@@ -403,7 +403,7 @@ def copy_texts(texts: Texts, buffer: BatchBuffer) -> int:
     return at
 
 
-@kernel(I64(record(Texts), record(BatchBuffer)))
+@kernel
 def retry_texts(texts: Texts, buffer: BatchBuffer) -> int:
     """Copy texts as `copy_texts` does, into a buffer that has grown."""
     return copy_texts(texts, buffer)

@@ -13,14 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wireyard.accelerate import I64, array, kernel
-from wireyard.arrays import Int32s, Ints, UInt64s
+from wireyard.accelerate import kernel
+from wireyard.arrays import Bytes, Grid, Int32s, Ints, UInt64s
 
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _long: Final[Any] = np.int64
-_I64S: Final = array("int64")
-_I32S: Final = array("int32")
-_I64S_2: Final = array("int64", 2)
 
 
 # --- hashes ---------------------------------------------------------------------------------
@@ -63,8 +60,8 @@ def text_hashes(texts: pa.Array | pa.ChunkedArray) -> UInt64s:
     return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
-@kernel((array("uint8"), _I32S, _I64S))
-def _hash_texts(data: Any, ends: Any, found: Any) -> None:
+@kernel
+def _hash_texts(data: Bytes, ends: Int32s, found: Ints) -> None:
     """Hash each text by two 32-bit hashes in the manner of FNV-1a; `hash_keys` mixes the result."""
     for i in range(len(found)):
         low, high = 0x811C9DC5, 0x1000193
@@ -114,8 +111,8 @@ def dense_ids(*columns: npt.ArrayLike) -> tuple[Int32s, int]:
     return found, _dense(words, hashes, table, firsts, found)
 
 
-@kernel(I64(_I64S_2, _I64S, _I32S, _I64S, _I32S))
-def _dense(words: Any, hashes: Any, table: Any, firsts: Any, found: Any) -> int:
+@kernel
+def _dense(words: Grid, hashes: Ints, table: Int32s, firsts: Ints, found: Int32s) -> int:
     count, last = 0, len(table) - 1
     for i in range(len(found)):
         at = hashes[i]
@@ -156,8 +153,8 @@ def split_rows(table: pa.Table, groups: npt.ArrayLike, count: int) -> list[pa.Ta
     return [rows.slice(start, stop - start) for start, stop in pairwise(starts.tolist())]
 
 
-@kernel((_I32S, _I64S, _I64S))
-def _scatter(groups: Any, at: Any, rows: Any) -> None:
+@kernel
+def _scatter(groups: Int32s, at: Ints, rows: Ints) -> None:
     for i in range(len(groups)):
         rows[at[groups[i]]] = i
         at[groups[i]] += 1
@@ -171,8 +168,8 @@ def order_groups(groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike) -> 
     return rows, starts
 
 
-@kernel((_I64S_2, _I64S, _I64S, _I64S))
-def _sort_groups(words: Any, starts: Any, rows: Any, spare: Any) -> None:
+@kernel
+def _sort_groups(words: Grid, starts: Ints, rows: Ints, spare: Ints) -> None:
     """Sort each group by a stable bottom-up merge sort.
 
     Two runs that are already in order cost one comparison.
@@ -227,8 +224,8 @@ def first_of_groups(groups: npt.ArrayLike, count: int, *columns: npt.ArrayLike) 
     return found
 
 
-@kernel((_I32S, _I64S_2, _I32S))
-def _first(groups: Any, words: Any, found: Any) -> None:
+@kernel
+def _first(groups: Int32s, words: Grid, found: Int32s) -> None:
     for i in range(len(groups)):
         if groups[i] < 0:
             continue

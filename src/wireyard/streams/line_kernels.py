@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
-from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid, Int32s, Ints, ReadOnly
 from wireyard.decimals import put_repr
 from wireyard.memory import copy_bytes, copy_text, load_u8, put_i64, store_word
 
-_INTS: Final = array("int64")
-_SHORTS: Final = array("int32", readonly=True)
-_READ_INTS: Final = array("int64", readonly=True)
 ESCAPED_BYTES: Final = 6
 """Bytes of the longest escape, ``\\u0000``."""
 BRACKET, BRACE = 0x5B, 0x7B
@@ -153,8 +150,15 @@ def put_null(out: Bytes, at: int) -> int:
     return at + 4
 
 
-@kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
-def put_texts(offsets: Int32s, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+@kernel
+def put_texts(
+    offsets: ReadOnly[Int32s],
+    data: ReadOnly[Bytes],
+    valid: ReadOnly[Bytes],
+    out: Bytes,
+    at: int,
+    ends: Ints,
+) -> int:
     """Write a column of text, given as Arrow's offsets and bytes; null where `valid` is 0."""
     for row in range(len(valid)):
         ends[row] = at
@@ -166,8 +170,15 @@ def put_texts(offsets: Int32s, data: Bytes, valid: Bytes, out: Bytes, at: int, e
     return at
 
 
-@kernel(I64(_SHORTS, READ, READ, TEXT, I64, _INTS))
-def put_hex(offsets: Int32s, data: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+@kernel
+def put_hex(
+    offsets: ReadOnly[Int32s],
+    data: ReadOnly[Bytes],
+    valid: ReadOnly[Bytes],
+    out: Bytes,
+    at: int,
+    ends: Ints,
+) -> int:
     """Write a column of bytes in hexadecimal."""
     for row in range(len(valid)):
         ends[row] = at
@@ -186,8 +197,10 @@ def put_hex(offsets: Int32s, data: Bytes, valid: Bytes, out: Bytes, at: int, end
     return at
 
 
-@kernel(I64(_READ_INTS, READ, TEXT, I64, _INTS))
-def put_numbers(values: Ints, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+@kernel
+def put_numbers(
+    values: ReadOnly[Ints], valid: ReadOnly[Bytes], out: Bytes, at: int, ends: Ints
+) -> int:
     """Write a column of integers."""
     for row in range(len(valid)):
         ends[row] = at
@@ -196,8 +209,10 @@ def put_numbers(values: Ints, valid: Bytes, out: Bytes, at: int, ends: Ints) -> 
     return at
 
 
-@kernel(I64(READ, READ, TEXT, I64, _INTS))
-def put_flags(values: Bytes, valid: Bytes, out: Bytes, at: int, ends: Ints) -> int:
+@kernel
+def put_flags(
+    values: ReadOnly[Bytes], valid: ReadOnly[Bytes], out: Bytes, at: int, ends: Ints
+) -> int:
     """Write a column of booleans."""
     for row in range(len(valid)):
         ends[row] = at
@@ -230,13 +245,13 @@ def put_double(out: Bytes, at: int, bits: int) -> int:
     return at + 9
 
 
-@kernel(I64(_SHORTS, READ, READ, READ, _READ_INTS, TEXT, I64, _INTS))
+@kernel
 def put_typed(
-    offsets: Int32s,
-    data: Bytes,
-    valid: Bytes,
-    shapes: Bytes,
-    doubles: Ints,
+    offsets: ReadOnly[Int32s],
+    data: ReadOnly[Bytes],
+    valid: ReadOnly[Bytes],
+    shapes: ReadOnly[Bytes],
+    doubles: ReadOnly[Ints],
     out: Bytes,
     at: int,
     ends: Ints,
@@ -263,13 +278,13 @@ def put_typed(
     return at
 
 
-@kernel(I64(I64, _SHORTS, READ, READ, _READ_INTS, TEXT, I64, _INTS))
+@kernel
 def put_lists(
     opening: int,
-    offsets: Int32s,
-    valid: Bytes,
-    entries: Bytes,
-    bounds: Ints,
+    offsets: ReadOnly[Int32s],
+    valid: ReadOnly[Bytes],
+    entries: ReadOnly[Bytes],
+    bounds: ReadOnly[Ints],
     out: Bytes,
     at: int,
     ends: Ints,
@@ -299,9 +314,14 @@ def put_lists(
     return at
 
 
-@kernel(I64(READ, array("int64", 2), READ, _READ_INTS, TEXT, _INTS))
+@kernel
 def join_cells(
-    cells: Bytes, ends: Grid, between: Bytes, bounds: Ints, out: Bytes, lines: Ints
+    cells: ReadOnly[Bytes],
+    ends: Grid,
+    between: ReadOnly[Bytes],
+    bounds: ReadOnly[Ints],
+    out: Bytes,
+    lines: Ints,
 ) -> int:
     """Join the cells of each row, with the texts of `between` before, between and after them.
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from wireyard.accelerate import I64, TEXT, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arrays import Bytes, Grid, Int32s, Ints
 from wireyard.captures.layout import Unit
 from wireyard.memory import put_leading, store_word
 
 EMPTY: Final = -1
-_INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
-_SHORTS: Final = array("int32")
 LONGEST_NAME: Final = 2 * len("255.255.255.255:65535") + len(">#99999999")
 """Bytes of the name of a stream over IPv4."""
 _MASK: Final = (1 << 63) - 1
@@ -64,7 +61,7 @@ def find_slot(
     return slot
 
 
-@kernel(I64(_GRID, I64, I64, _INTS, _GRID, I64, _INTS))
+@kernel
 def number_flows(
     units: Grid, unit_count: int, seed: int, slots: Ints, keys: Grid, count: int, flows: Ints
 ) -> int:
@@ -105,7 +102,7 @@ def number_flows(
     return count
 
 
-@kernel(I64(_GRID, I64, I64, _INTS))
+@kernel
 def fill_slots(keys: Grid, count: int, seed: int, slots: Ints) -> int:
     """Insert the first `count` conversations into empty slots; return `count`."""
     for held in range(count):
@@ -147,7 +144,7 @@ def put_endpoint(out: Bytes, at: int, keys: Grid, conversation: int, more: int) 
     return put_leading(out, at + 1, ports & 0xFFFF)
 
 
-@kernel(I64(_GRID, _INTS, _INTS, _INTS, TEXT, _SHORTS))
+@kernel
 def write_names(
     keys: Grid, conversations: Ints, ways: Ints, ordinals: Ints, out: Bytes, ends: Int32s
 ) -> int:
@@ -170,7 +167,7 @@ def write_names(
     return at
 
 
-@kernel(I64(_GRID, _INTS, _INTS, TEXT, _SHORTS))
+@kernel
 def write_addresses(keys: Grid, conversations: Ints, ways: Ints, out: Bytes, ends: Int32s) -> int:
     """Write the source addresses of streams over IPv4; otherwise like `write_names`."""
     at = 0

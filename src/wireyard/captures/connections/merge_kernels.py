@@ -8,13 +8,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
-from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid, Int32s, Ints, ReadOnly
 from wireyard.memory import AHEAD_BYTES, copy_bytes, prefetch_lines
 
-_INTS: Final = array("int64")
-_SHORTS: Final = array("int32")
-_GRID: Final = array("int64", 2)
 _MOVES_A_ROW: Final = 16
 """Capture order is nearly the right order. A stream that takes more moves is sorted by numpy."""
 _PLACE_BITS: Final = 32
@@ -35,7 +32,7 @@ class Run(IntEnum):
     """Number of its packet, from 0 on."""
 
 
-@kernel(I64(_SHORTS, _INTS, _INTS))
+@kernel
 def group_rows(streams: Int32s, bounds: Ints, order: Ints) -> int:
     """Group rows by stream, keeping their order (a counting sort); return their number.
 
@@ -53,7 +50,7 @@ def group_rows(streams: Int32s, bounds: Ints, order: Ints) -> int:
     return len(streams)
 
 
-@kernel(I64(_INTS, _INTS, _INTS, TEXT))
+@kernel
 def sort_rows(positions: Ints, bounds: Ints, order: Ints, unsorted: Bytes) -> int:
     """Sort the rows of each stream by position, stably.
 
@@ -105,7 +102,7 @@ def pop(heap: Ints, size: int) -> None:
     heap[hole] = last
 
 
-@kernel(I64(_INTS, _SHORTS, _INTS, _SHORTS, _INTS, _GRID))
+@kernel
 def gather_rows(
     positions: Ints, captured: Int32s, starts: Ints, records: Int32s, order: Ints, pieces: Grid
 ) -> int:
@@ -122,7 +119,7 @@ def gather_rows(
     return len(order)
 
 
-@kernel(I64(_INTS, _INTS, _SHORTS, _SHORTS, _INTS, _SHORTS, _GRID, _INTS, _INTS))
+@kernel
 def gather_datagrams(
     order: Ints,
     bounds: Ints,
@@ -168,7 +165,7 @@ def put_run(
     runs[Run.RECORD, count] = pieces[Run.RECORD, place]
 
 
-@kernel(I64(_GRID, _INTS, _INTS, _INTS, I64, _INTS, _GRID, I64, _INTS))
+@kernel
 def merge_rows(
     pieces: Grid,
     order: Ints,
@@ -224,8 +221,10 @@ def merge_rows(
     return count
 
 
-@kernel(I64(READ, I64, _INTS, _INTS, I64, TEXT))
-def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, out: Bytes) -> int:
+@kernel
+def copy_runs(
+    data: ReadOnly[Bytes], base: int, starts: Ints, lengths: Ints, skip: int, out: Bytes
+) -> int:
     """Copy runs of `data`, whose address is `base`, to `out` until it is full.
 
     Skips the first `skip` bytes of the first run. Runs lie far apart, so they are prefetched.
@@ -243,8 +242,10 @@ def copy_runs(data: Bytes, base: int, starts: Ints, lengths: Ints, skip: int, ou
     return at
 
 
-@kernel(I64(READ, READ, _INTS, _INTS, TEXT))
-def find_differing(stream: Bytes, pieces: Bytes, starts: Ints, lengths: Ints, out: Bytes) -> int:
+@kernel
+def find_differing(
+    stream: ReadOnly[Bytes], pieces: ReadOnly[Bytes], starts: Ints, lengths: Ints, out: Bytes
+) -> int:
     """Mark in `out` the pieces whose bytes differ from those of their stream; return how many do.
 
     Shapes: starts, lengths, out (r): where each piece is in `stream`, and its bytes, which are one
@@ -275,7 +276,7 @@ def place_in(values: Ints, value: int) -> int:
     return low
 
 
-@kernel(I64(_INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS))
+@kernel
 def complete_rows(
     starts: Ints,
     stops: Ints,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arrays import Bytes, Grid, Int32s, Ints, UInt32s
 from wireyard.captures.layout import Flag
 from wireyard.captures.records import NO_TIME
@@ -40,11 +40,6 @@ SILENCE_NS: Final = 124 * 60 * 1_000_000_000
 """Silence after which a connection counts as ended: keep-alives come every two hours at the latest
 (RFC 1122, 4.2.3.6), and address translators keep a connection as long (RFC 5382, REQ-5)."""
 
-_SHORTS: Final = array("int32")
-_WORDS: Final = array("uint32")
-_OCTETS: Final = array("uint8")
-_INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
 
 _SPACE: Final = (1 << 32) - 1
 _HALF: Final = 1 << 31
@@ -367,12 +362,7 @@ def is_late(sides: Grid, side: int, sequence: int, length: int, time_ns: int, co
     return True
 
 
-@kernel(
-    I64(
-        I64, _SHORTS, _SHORTS, _INTS, _WORDS, _WORDS, _OCTETS, _SHORTS,
-        _SHORTS, _GRID, _GRID, _INTS, _SHORTS, _INTS, _OCTETS, _OCTETS,
-    )
-)  # fmt: skip
+@kernel
 def place_segments(
     first_row: int,
     records: Int32s,

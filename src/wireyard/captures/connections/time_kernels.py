@@ -6,12 +6,9 @@ Axes: r = runs of a stream; w = the two streams of a connection.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
 
-from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arrays import Grid
-
-_GRID: Final = array("int64", 2)
 
 
 class Timed(IntEnum):
@@ -54,7 +51,7 @@ def is_earlier(runs: Grid, at: int, others: Grid, other: int) -> bool:
     return time < other_time
 
 
-@kernel(I64(_GRID, _GRID, I64))
+@kernel
 def order_runs(runs: Grid, others: Grid, most_ns: int) -> int:
     """Move runs of two streams so that each is behind those that it acknowledges.
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, array, inlined, kernel
-from wireyard.arrays import Bytes, Grid, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid, Ints, ReadOnly
 from wireyard.captures.layout import MAX_RECORD_BYTES, Link, Record
 from wireyard.memory import LINE, load_u16, load_u32, prefetch_lines
 
@@ -45,8 +45,6 @@ _ORDER: Final = 0x1A2B3C4D
 NUMBERED: Final = frozenset({OBSOLETE, SIMPLE, ENHANCED, _JOURNAL, _CUSTOM, _CUSTOM_KEPT})
 """The types of blocks that count as frames."""
 
-_INTS: Final = array("int64")
-_GRID: Final = array("int64", 2)
 _AHEAD_RECORDS: Final = 8
 
 
@@ -77,9 +75,9 @@ def read_u16(data: Bytes, at: int, little: bool) -> int:
     return (value & 0xFF) << 8 | value >> 8 if little else value
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, I64, I64, _GRID))
+@kernel
 def walk_records(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     start: int,
     limit: int,
     stop: int,
@@ -112,9 +110,9 @@ def walk_records(
     return row
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, I64, I64, _GRID, _INTS))
+@kernel
 def walk_blocks(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     start: int,
     limit: int,
     stop: int,
@@ -176,10 +174,10 @@ def walk_blocks(
     return row
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, I64, I64))
+@kernel
 def find_record(
-    data: Bytes, start: int, limit: int, stop: int, little: int, header_bytes: int, units: int,
-    most_bytes: int,
+    data: ReadOnly[Bytes], start: int, limit: int, stop: int, little: int, header_bytes: int,
+    units: int, most_bytes: int,
 ) -> int:  # fmt: skip
     """Return the first offset in ``[start, limit)`` where a run of pcap records begins, or -1."""
     swap = little != 0
@@ -201,8 +199,8 @@ def find_record(
     return -1
 
 
-@kernel(I64(READ, I64, I64, I64, I64))
-def find_block(data: Bytes, start: int, limit: int, stop: int, little: int) -> int:
+@kernel
+def find_block(data: ReadOnly[Bytes], start: int, limit: int, stop: int, little: int) -> int:
     """Return the first offset in ``[start, limit)`` where a run of pcapng blocks begins, or -1."""
     swap = little != 0
     for place in range(start + (-start & 3), min(limit, stop - 11), 4):
@@ -224,8 +222,8 @@ def find_block(data: Bytes, start: int, limit: int, stop: int, little: int) -> i
     return -1
 
 
-@kernel(I64(READ, I64, _INTS))
-def seek_block(data: Bytes, wanted: int, place: Ints) -> int:
+@kernel
+def seek_block(data: ReadOnly[Bytes], wanted: int, place: Ints) -> int:
     """Return where the next pcapng block of type `wanted` with content begins, or -1.
 
     `place` holds the state between calls: the offset to continue at, 0 at first, and whether the

@@ -23,16 +23,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, array, inlined, kernel
-from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid, Int32s, Ints, ReadOnly
 from wireyard.captures.layout import Fate, Header, Kinds, Protocol, Unit
 from wireyard.captures.packets.link_kernels import FIRST_KIND, after_ethernet, next_header
 from wireyard.captures.packets.tunnel_kernels import in_udp, network_named
 from wireyard.memory import LINE, load_i64, load_u8, load_u16, load_u32, prefetch_lines
 
-_INTS: Final = array("int64")
-_WORDS: Final = array("int32")
-_GRID: Final = array("int64", 2)
 _AHEAD_PACKETS: Final = 4
 """The headers of a packet are prefetched so many packets before it is read."""
 CODE_BITS: Final = 24
@@ -237,9 +234,9 @@ def read_udp(data: Bytes, at: int, stop: int, wire: int, units: Grid, row: int) 
     return _UDP
 
 
-@kernel(I64(READ, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _WORDS, _GRID, _GRID, _GRID, _INTS))
+@kernel
 def read_headers(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     starts: Ints,
     captured: Ints,
     originals: Ints,

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, array, inlined, kernel, record
-from wireyard.arrays import Bytes, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Ints, ReadOnly
 from wireyard.formats.columns import Frames
 from wireyard.formats.gpacket.layout import (
     COLUMNS,
@@ -100,9 +100,9 @@ def has_magic(data: Bytes, start: int) -> bool:
     )
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, array("int64"), array("int64")))
+@kernel
 def scan_frames(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     start: int,
     stop: int,
     last_start: int,
@@ -186,9 +186,9 @@ def find_payload(frames: Frames, columns: Columns, row: int) -> tuple[int, int]:
     return start + size, columns.i64[_PAYLOAD_SIZE, row]
 
 
-@kernel(I64(READ, record(Frames), I64, record(Columns), record(Texts), record(BatchBuffer)))
+@kernel
 def fill_rows(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     frames: Frames,
     wanted: int,
     columns: Columns,

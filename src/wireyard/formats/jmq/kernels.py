@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, array, inlined, kernel, record
-from wireyard.arrays import Bytes, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Ints, ReadOnly
 from wireyard.formats.columns import Frames
 from wireyard.formats.jmq import kernel_columns as c
 from wireyard.formats.jmq.kernel_columns import WANT
@@ -96,9 +96,9 @@ def has_magic(data: Bytes, start: int) -> bool:
     return load_u32(data, start + _MAGIC_AT) == MAGIC
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, array("int64"), array("int64")))
+@kernel
 def scan_frames(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     start: int,
     stop: int,
     last_start: int,
@@ -299,9 +299,9 @@ def fill_head(
         fill_hashes(columns, texts, first, last)
 
 
-@kernel(I64(READ, record(Frames), I64, record(Columns), record(Texts), record(BatchBuffer)))
+@kernel
 def fill_rows(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     frames: Frames,
     wanted: int,
     columns: Columns,

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
-from wireyard.arrays import Bytes, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Ints, ReadOnly
 from wireyard.formats.base import Shown
 from wireyard.formats.jmq.kernels import SIZE_AT, has_magic
 from wireyard.formats.jmq.layout import HEADER_BYTES, HEADERS, PREFIX_BYTES
 from wireyard.formats.packet_kernels import find_frames
 from wireyard.memory import load_i32, load_u16
 
-_INTS: Final = array("int64")
 _EITHER: Final = int(Shown.EITHER)
 """The value of `Shown` as an integer, as kernels need it."""
 _VERSION_AT: Final = HEADERS[301]["version"].offset
@@ -34,9 +33,9 @@ def header_shown(data: Bytes, start: int, stop: int, max_packet_bytes: int) -> b
     return (HEADER_BYTES if is_known else PREFIX_BYTES) <= size <= max_packet_bytes
 
 
-@kernel(I64(READ, _INTS, _INTS, I64, TEXT))
+@kernel
 def sniff_heads(
-    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Bytes
+    heads: ReadOnly[Bytes], starts: Ints, stops: Ints, max_packet_bytes: int, shown: Bytes
 ) -> int:
     """Find the evidence (`Shown`) in the first bytes of streams; return how many streams have any.
 
@@ -51,9 +50,9 @@ def sniff_heads(
     return detected
 
 
-@kernel(I64(READ, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS))
+@kernel
 def walk_streams(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     bounds: Ints,
     pieces: Ints,
     behind_gap: Bytes,

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from wireyard.accelerate import I64, READ, array, inlined, kernel, record
-from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints, ReadOnly
 from wireyard.formats.columns import Frames
 from wireyard.formats.rmp.context import (
     BEFORE_BITS,
@@ -114,9 +114,9 @@ def is_packet(data: Bytes, start: int, left: int, list_order: bool) -> bool:
     return False
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, array("int64"), array("int64"), array("int64")))
+@kernel
 def scan_frames(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     start: int,
     stop: int,
     last_start: int,
@@ -255,8 +255,8 @@ def fill_row(
     return data_at, source_at
 
 
-@kernel(I64(READ, record(Frames), record(Columns)))
-def fill_rows(data: Bytes, frames: Frames, columns: Columns) -> int:
+@kernel
+def fill_rows(data: ReadOnly[Bytes], frames: Frames, columns: Columns) -> int:
     """Fill the columns of messages; return the number of messages."""
     rows = frames.starts.shape[0]
     source_at = body_at = 0

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from wireyard.accelerate import array, kernel
+from wireyard.accelerate import kernel
+from wireyard.arrays import Int8s, Int32s, Ints
 from wireyard.formats.base import Row
 from wireyard.formats.gpacket.layout import LINK_VERSION
 from wireyard.formats.jmq.layout import FLAGS
@@ -53,7 +54,6 @@ _OF_REQUEST: Final = ("message_key", "packet_type", "resent")
 _NS_PER_MS: Final = 1_000_000
 _GPACKET_RULES: Final = ("sequence_back", "sequence_reused")
 _PARTS: Final = ("source", "stream", "src_addr", "src_port", "dst_addr", "dst_port")
-_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
 
 
 class ConnectionResult(NamedTuple):
@@ -548,9 +548,14 @@ def _relay_table(relays: Sequence[tuple[Relay, int]]) -> pa.Table:
     return pa.table(arrays, schema=_RELAY)
 
 
-@kernel((_I32S, _I64S, _I64S, _I32S, _I64S, _I8S))
+@kernel
 def _number_gpackets(
-    stream: Any, sequence: Any, timestamp: Any, packet_type: Any, highest: Any, broken: Any
+    stream: Int32s,
+    sequence: Ints,
+    timestamp: Ints,
+    packet_type: Int32s,
+    highest: Ints,
+    broken: Int8s,
 ) -> None:
     """Check the sequence numbers of GPackets, stream by stream.
 

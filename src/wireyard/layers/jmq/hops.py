@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.accelerate import array, kernel
-from wireyard.arrays import Ints
+from wireyard.accelerate import kernel
+from wireyard.arrays import Grid, Int8s, Int32s, IntGrid8, Ints
 from wireyard.layers.grouping import decode_texts, dense_ids, order_groups, text_codes
 from wireyard.layers.jmq.clocks import CONTRADICTION, ONE_WAY
 from wireyard.layers.jmq.packet_columns import rank_of
@@ -75,7 +75,6 @@ MAX_SPANS: Final = 1 << 18
 OF_MESSAGE: Final = ("sent", "accepted")
 """Kinds of hops that belong to no consumer."""
 _long: Final[Any] = np.int64
-_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
 KINDS: Final = tuple(HOPS)
 _SENT, _ACCEPTED, _RELAYED, _DELIVERED, _ACKNOWLEDGED, _RELAY_ACKNOWLEDGED = (
     KINDS.index(kind)
@@ -384,12 +383,10 @@ def hop_rows(sightings: Sightings, names: Names, clocked: Clocked | None = None)
     )
 
 
-@kernel(
-    (_I64S, _I8S, _I8S, _I32S, array("int8", 2), _I8S, array("int64", 2), _I32S, _I64S),
-)
+@kernel
 def _follow_hops(
-    starts: Any, kind: Any, timed: Any, consumer: Any, followed: Any, whole: Any, latest: Any,
-    ordinal: Any, follows: Any,
+    starts: Ints, kind: Int8s, timed: Int8s, consumer: Int32s, followed: IntGrid8, whole: Int8s,
+    latest: Grid, ordinal: Int32s, follows: Ints,
 ) -> None:  # fmt: skip
     """Assign numbers to the hops of each message, and find the one that each follows from."""
     kinds = len(whole)

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.accelerate import I64, array, kernel
+from wireyard.accelerate import kernel
+from wireyard.arrays import Int8s, Ints
 from wireyard.layers.grouping import (
     decode_texts,
     dense_ids,
@@ -37,8 +38,6 @@ from wireyard.layers.jmq.states import OUTCOMES
 from wireyard.layers.tables import as_fact_table
 
 _long: Final[Any] = np.int64
-_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
-_I8S_2: Final = array("int8", 2)
 _NS_PER_MS: Final = 1_000_000
 
 # --- messages -------------------------------------------------------------------------------
@@ -266,12 +265,11 @@ def _correlations(messages: pa.Table, of: Any) -> tuple[Any, Any, Any]:
     return key, chosen, np.where(is_request, key, -1)
 
 
-@kernel(
-    I64(_I64S, _I64S, _I8S, _I8S, _I8S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, _I64S, I64),
-)  # fmt: skip
+@kernel
 def _match(
-    order: Any, starts: Any, is_request: Any, temporary: Any, whole: Any, key: Any, chosen: Any,
-    own: Any, latest: Any, request_of: Any, replied: Any, requests: Any, most: int,
+    order: Ints, starts: Ints, is_request: Int8s, temporary: Int8s, whole: Int8s, key: Ints,
+    chosen: Ints, own: Ints, latest: Ints, request_of: Ints, replied: Ints, requests: Ints,
+    most: int,
 ) -> int:  # fmt: skip
     """Find the request of each reply.
 

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.accelerate import array, kernel
-from wireyard.arrays import Bytes, Int32s, Ints
+from wireyard.accelerate import kernel
+from wireyard.arrays import Bytes, Grid, Int32s, Ints, ReadOnly
 from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
 from wireyard.layers.grouping import by_group, dense_ids, order_groups, text_codes
@@ -32,7 +32,6 @@ _PART: Final = 4096
 _ROW_TEXTS: Final = ("destination", "reply_to", "correlation_id", "message_id")
 
 _long: Final[Any] = np.int64
-_I32S, _I64S = array("int32"), array("int64")
 
 
 class PacketColumns:
@@ -232,8 +231,8 @@ def _filled(column: pa.ChunkedArray, missing: int) -> Any:
     return column.fill_null(missing).to_numpy() if column.null_count else column.to_numpy()
 
 
-@kernel((_I32S, _I64S, _I64S))
-def raise_times(streams: Any, ns: Any, frame: Any) -> None:
+@kernel
+def raise_times(streams: Int32s, ns: Ints, frame: Ints) -> None:
     """Raise every time and frame to the latest one before it in its stream."""
     for i in range(1, len(streams)):
         if streams[i] == streams[i - 1] and (
@@ -268,8 +267,8 @@ def read_addresses(column: pa.ChunkedArray) -> tuple[Ints, Ints]:
     return whole[0].copy(), whole[1].copy()
 
 
-@kernel((array("uint8", readonly=True), _I64S, _I64S, array("int64", 2)))
-def _addresses(octets: Any, starts: Any, stops: Any, halves: Any) -> None:
+@kernel
+def _addresses(octets: ReadOnly[Bytes], starts: Ints, stops: Ints, halves: Grid) -> None:
     for i in range(len(starts)):
         if stops[i] - starts[i] == 16:
             for half in range(2):
@@ -306,8 +305,8 @@ def read_blocks(bodies: pa.Array, id_bytes: Any) -> Blocks:
     return Blocks(starts, malformed, words)
 
 
-@kernel((array("uint8", readonly=True), _I64S, _I64S, _I64S, array("int64", 2)))
-def _blocks(octets: Any, begins: Any, wide: Any, starts: Any, words: Any) -> None:
+@kernel
+def _blocks(octets: ReadOnly[Bytes], begins: Ints, wide: Ints, starts: Ints, words: Grid) -> None:
     for i in range(len(begins)):
         at = begins[i]
         for block in range(starts[i], starts[i + 1]):
@@ -377,8 +376,10 @@ def read_numbers(maps: pa.Array, names: Mapping[str, str]) -> NumericProperties:
     return NumericProperties(present, numbers)
 
 
-@kernel((array("uint8", readonly=True), _I64S, _I64S, _I32S, _I64S, _I32S))
-def _numbers(octets: Any, begins: Any, stops: Any, how: Any, values: Any, ok: Any) -> None:
+@kernel
+def _numbers(
+    octets: ReadOnly[Bytes], begins: Ints, stops: Ints, how: Int32s, values: Ints, ok: Int32s
+) -> None:
     """Parse the text of properties: an optional sign and digits, or ``true`` and ``false``."""
     for i in range(len(begins)):
         at, stop = begins[i], stops[i]

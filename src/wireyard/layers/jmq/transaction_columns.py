@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.accelerate import array, kernel
+from wireyard.accelerate import kernel
+from wireyard.arrays import Grid, Int8s, Int32s, IntGrid8, Ints
 from wireyard.layers.grouping import (
     dense_ids,
     order_groups,
@@ -34,8 +35,6 @@ from wireyard.layers.states import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
 _long: Final[Any] = np.int64
-_I32S, _I64S, _I8S = array("int32"), array("int64"), array("int8")
-_I8S_2: Final = array("int8", 2)
 _STATES: Final = TRANSACTION.states
 _OUTCOMES: Final = tuple(dict.fromkeys(TRANSACTION_OUTCOMES.values()))
 _OUTCOME_OF: Final = np.array(
@@ -185,13 +184,10 @@ def _over_rows(uses: pa.Table, rows: Any) -> pa.Table:
     )
 
 
-@kernel(
-    (_I64S, _I64S, _I32S, _I64S, _I8S_2, _I8S, _I8S_2, _I8S, _I64S, _I64S, array("int64", 2),
-     _I8S),
-)  # fmt: skip
+@kernel
 def _follow_uses(
-    order: Any, starts: Any, event: Any, messages: Any, cells: Any, outcome_of: Any, counts: Any,
-    state: Any, begun: Any, ended: Any, counted: Any, refused: Any,
+    order: Ints, starts: Ints, event: Int32s, messages: Ints, cells: IntGrid8, outcome_of: Int8s,
+    counts: IntGrid8, state: Int8s, begun: Ints, ended: Ints, counted: Grid, refused: Int8s,
 ) -> None:  # fmt: skip
     """Apply the events of each transaction in the order of time."""
     for group in range(len(starts) - 1):

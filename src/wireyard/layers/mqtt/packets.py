@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.accelerate import BOOL, READ, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arena import room
-from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int32s, Ints
+from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int32s, Ints, ReadOnly
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import order_groups, split_rows
 from wireyard.layers.mqtt.directions import Stream
@@ -68,10 +68,6 @@ TRACKED: Final = (*DELIVERY_TYPES, layout.PINGREQ, layout.PINGRESP)
 _EXTRA: Final = pa.array(["subscription_identifier", "response_topic", "correlation_data"])
 """Properties that are rare or have any length; they are read from the kept row when needed."""
 
-_INTS: Final = array("int64")
-_SHORTS: Final = array("int32", readonly=True)
-_HASHES: Final = array("int64", 2)
-
 
 def new_secret() -> tuple[int, int]:
     """Return two random points at which payloads are hashed."""
@@ -92,8 +88,10 @@ def _times(one: int, other: int) -> int:
     return product - _PRIME if product >= _PRIME else product
 
 
-@kernel((READ, _SHORTS, array("int64", readonly=True), _HASHES))
-def _hash(data: Bytes, offsets: Int32s, places: Ints, hashes: Grid) -> None:
+@kernel
+def _hash(
+    data: ReadOnly[Bytes], offsets: ReadOnly[Int32s], places: ReadOnly[Ints], hashes: Grid
+) -> None:
     """Hash byte strings at two points."""
     one, other = places[0], places[1]
     for row in range(len(offsets) - 1):
@@ -117,13 +115,13 @@ def _hash(data: Bytes, offsets: Int32s, places: Ints, hashes: Grid) -> None:
         hashes[row, 0], hashes[row, 1] = first, second
 
 
-@kernel(BOOL(_INTS, _INTS, _INTS, _INTS, array("int64", 2), _INTS, _INTS))
+@kernel
 def _reach(
     stream: Ints,
     offset: Ints,
     ns: Ints,
     frame: Ints,
-    latest: Any,
+    latest: Grid,
     reached_ns: Ints,
     reached_frame: Ints,
 ) -> bool:

@@ -18,8 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from wireyard.accelerate import BOOL, inlined, kernel
-from wireyard.accelerate import record as record_type
+from wireyard.accelerate import inlined, kernel
 from wireyard.arena import room
 from wireyard.arrays import Grid, Ints
 from wireyard.formats.mqtt import layout
@@ -317,7 +316,7 @@ def _begin_key(t: Any, key: Any) -> None:
     clear(t)
 
 
-@kernel(BOOL(record_type(Tracking)))
+@kernel
 def _track(t: Tracking) -> bool:
     """Track packets, from where the last call has ended; return whether all are tracked.
 

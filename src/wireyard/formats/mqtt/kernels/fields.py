@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
-from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid8, Grid32, Int32s, Ints, ReadOnly
 from wireyard.formats.mqtt.kernels.sessions import body_at, declared_version
 from wireyard.formats.mqtt.layout import (
     CONNACK,
@@ -49,9 +49,6 @@ _CODES, _FILTERS = range(_TEXTS, _TEXTS + len(LISTS))
     _HAS_PASSWORD, _HAS_SESSION, _HAS_CODE, _HAS_CODES, _HAS_FILTERS,
 ) = range(len(ROW_BITS))  # fmt: skip
 _LEVEL, _KEEP_ALIVE, _WILL_QOS, _CODE = range(len(NUMBERS))
-
-_INTS, _I32 = array("int64"), array("int32")
-_GRID32, _GRID8 = array("int32", 2), array("uint8", 2)
 
 
 @inlined
@@ -151,14 +148,9 @@ def fill_code(data: Bytes, at: int, stop: int, row: int, numbers: Grid32, bits: 
         numbers[_CODE, row] = load_u8(data, at)
 
 
-@kernel(
-    I64(
-        READ, _INTS, _INTS, _INTS, TEXT, _GRID32, _GRID32, _GRID8, TEXT, _I32, _I32, _GRID32,
-        _GRID8, _INTS,
-    )
-)  # fmt: skip
+@kernel
 def fill_fields(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     starts: Ints,
     sizes: Ints,
     contexts: Ints,

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from wireyard.accelerate import BOOL, I64, READ, array, inlined, kernel, record
-from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Grid, Grid8, Grid32, Int32s, Ints, ReadOnly
 from wireyard.formats.columns import Frames
 from wireyard.formats.mqtt.kernels.blocks import (
     BLOCK_ROWS,
@@ -81,8 +81,6 @@ def _names() -> tuple[Ints, Ints]:
 _TYPE_WORDS, _TYPE_LENGTHS = _names()
 _PROPERTY_KINDS: Final = np.array(KINDS, np.int64)
 
-_INTS = array("int64")
-
 
 @inlined
 def find_frames(
@@ -127,9 +125,9 @@ def find_frames(
     return row
 
 
-@kernel(I64(READ, I64, I64, I64, I64, I64, _INTS, _INTS))
+@kernel
 def scan_frames(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     start: int,
     stop: int,
     last_start: int,
@@ -274,14 +272,9 @@ def fill_no_properties(offsets: Grid32, first: int, last: int) -> None:
         offsets[_LIST_PLACE, place_of(number) + 1] = entry
 
 
-@kernel(
-    I64(
-        READ, record(Frames), BOOL, record(Limits), I64, record(Block), record(Columns),
-        record(Properties),
-    )
-)  # fmt: skip
+@kernel
 def fill_rows(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     frames: Frames,
     found: bool,
     limits: Limits,

@@ -8,10 +8,8 @@ Axes: t = streams, r = rows.
 
 from __future__ import annotations
 
-from typing import Final
-
-from wireyard.accelerate import I64, READ, TEXT, array, inlined, kernel
-from wireyard.arrays import Bytes, Ints
+from wireyard.accelerate import inlined, kernel
+from wireyard.arrays import Bytes, Ints, ReadOnly
 from wireyard.formats.base import FIRST_PACKETS, Shown
 from wireyard.formats.mqtt.kernels.packets import find_frames
 from wireyard.formats.mqtt.kernels.sessions import (
@@ -42,7 +40,6 @@ from wireyard.formats.mqtt.resync import (
 )
 from wireyard.memory import load_u8, load_u16
 
-_INTS: Final = array("int64")
 _CLIENT, _ANSWER = int(Shown.CLIENT), int(Shown.ANSWER)
 """The values of `Shown` as integers, as kernels need them."""
 
@@ -80,9 +77,14 @@ def connect_version(data: Bytes, start: int, stop: int, max_packet_bytes: int) -
     return version if at + 2 <= stop and at + 2 + load_u16(data, at) <= end else 0
 
 
-@kernel(I64(READ, _INTS, _INTS, I64, TEXT, _INTS))
+@kernel
 def sniff_heads(
-    heads: Bytes, starts: Ints, stops: Ints, max_packet_bytes: int, shown: Bytes, contexts: Ints
+    heads: ReadOnly[Bytes],
+    starts: Ints,
+    stops: Ints,
+    max_packet_bytes: int,
+    shown: Bytes,
+    contexts: Ints,
 ) -> int:
     """Find the evidence (`Shown`) in the first bytes of streams; return how many streams have any.
 
@@ -171,9 +173,9 @@ def may_have_tls_records(data: Bytes, start: int, stop: int) -> bool:
     return False
 
 
-@kernel(I64(READ, _INTS, _INTS, I64, _INTS, _INTS, _INTS))
+@kernel
 def find_contexts(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     bounds: Ints,
     firsts: Ints,
     max_packet_bytes: int,
@@ -232,9 +234,9 @@ def find_contexts(
     return found
 
 
-@kernel(I64(READ, _INTS, _INTS, TEXT, _INTS, _INTS, TEXT, I64, _INTS, _INTS, _INTS, _INTS))
+@kernel
 def walk_streams(
-    data: Bytes,
+    data: ReadOnly[Bytes],
     bounds: Ints,
     pieces: Ints,
     behind_gap: Bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wireyard.accelerate import I64, inlined, kernel, record
+from wireyard.accelerate import inlined, kernel
 from wireyard.layers.jmq.kernels import codes as k
 from wireyard.layers.jmq.kernels.consumers import (
     acknowledge,
@@ -207,13 +207,11 @@ def settle(
                 end_transaction(p, q, connections, held, out, c, handler, named, row)
 
 
-@kernel(
-    I64(I64, *map(record, (k.Compiled, Packets, Properties, Streams, Connections, Waiting,
-                           Consumers, Held, Pauses, Buffers)), I64),
-)  # fmt: skip
+@kernel
 def track_packets(
-    start: int, tables: Any, p: Any, q: Any, streams: Any, connections: Any, waiting: Any,
-    consumers: Any, held: Any, pauses: Any, out: Any, room: int,
+    start: int, tables: k.Compiled, p: Packets, q: Properties, streams: Streams,
+    connections: Connections, waiting: Waiting, consumers: Consumers, held: Held, pauses: Pauses,
+    out: Buffers, room: int,
 ) -> int:  # fmt: skip
     """Track connections by their packets, which are in the order of time within each connection.
 

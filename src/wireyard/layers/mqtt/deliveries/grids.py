@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from wireyard.accelerate import array, kernel
+from wireyard.accelerate import kernel
 from wireyard.arrays import Bools, Grid, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group, dense_ids
 from wireyard.layers.mqtt.deliveries.topics import OWN_PREFIXES
@@ -32,7 +32,6 @@ Columns = dict[str, Any]
 _POSITION: Final = ("reached_ns", "reached_frame", "stream", "offset", "ns", "frame")
 _REACHED_NS, _REACHED_FRAME, _STREAM, _OFFSET, _NS, _FRAME = range(len(_POSITION))
 _LONGEST_TIE: Final = 64
-_INTS: Final = array("int64")
 _VERDICT: Final = {name: number for number, name in enumerate(VERDICT_NAMES)}
 
 
@@ -147,7 +146,7 @@ def _longest_tie(ordered: Ints) -> int:
     return int(np.diff(bounds, prepend=0, append=len(ordered)).max(initial=0))
 
 
-@kernel((_INTS, _INTS, _INTS, _INTS, array("int32")))
+@kernel
 def _rank(order: Ints, ns: Ints, frame: Ints, offset: Ints, ranks: Int32s) -> None:
     """Fill `ranks`, equal positions sharing one; sort each run of equal `ns` in `order` first."""
     latest = -1

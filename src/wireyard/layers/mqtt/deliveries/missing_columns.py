@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arrays import Grid, Grid32, Int32s, Ints
 from wireyard.layers.mqtt.kernels.deliveries import MISSED, VERDICT_NAMES, DeliveryRow
 from wireyard.layers.mqtt.kernels.expected import NONE, Expected, Message, Subscription
@@ -47,11 +47,6 @@ class Connection(IntEnum):
     SESSION_OVER_NS = 11
     """When its session ends if no other connection resumes it; `NO_TIME` if it does not."""
     CAPTURE_ENDS_NS = 12
-
-
-_INTS: Final = array("int64")
-_GRID: Final = array("int32", 2)
-_TIMED: Final = array("int64", 2)
 
 
 def connections_of(
@@ -138,7 +133,7 @@ def find_connections(connections: Grid, served: int, name: int) -> tuple[int, in
     return first, last
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _GRID, _GRID, _INTS, _TIMED, _INTS, _INTS))
+@kernel
 def explain_absence(
     rows: Grid32,
     expected: Grid32,

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arrays import Grid32 as Grid
 from wireyard.arrays import Ints
 from wireyard.layers.grouping import dense_ids
@@ -75,10 +75,6 @@ class DeliveryRow(IntEnum):
     """The client without the delivery, if a connection identifies it; -1 otherwise."""
 
 
-_INTS: Final = array("int64")
-_GRID: Final = array("int32", 2)
-
-
 def latest_of(keys: Ints, start: Ints, at: Ints) -> Ints:
     """Return, for each key, the index of the first attempt of the message that was sent last."""
     numbers, count = dense_ids(keys)
@@ -87,7 +83,7 @@ def latest_of(keys: Ints, start: Ints, at: Ints) -> Ints:
     return latest
 
 
-@kernel((_INTS, _INTS, _INTS, _INTS))
+@kernel
 def _find_latest(numbers: Ints, start: Ints, at: Ints, latest: Ints) -> None:
     for place in range(len(numbers)):
         best = latest[numbers[place]]
@@ -148,7 +144,7 @@ def _assign_latest_first(
             top2 = top
 
 
-@kernel(I64(_INTS, _INTS, _GRID))
+@kernel
 def find_runs(expected_keys: Ints, attempt_keys: Ints, runs: Grid) -> int:
     """Find the keys that both have, which are ascending; return how many there are.
 
@@ -174,7 +170,7 @@ def find_runs(expected_keys: Ints, attempt_keys: Ints, runs: Grid) -> int:
     return count
 
 
-@kernel((_GRID, _GRID, _INTS, _GRID, _INTS, _GRID, _INTS, _INTS, _GRID))
+@kernel
 def assign(
     messages: Grid,
     expected: Grid,
@@ -277,7 +273,7 @@ def _redistribute(
                 top -= 1
 
 
-@kernel((_GRID, _GRID, _INTS, _INTS))
+@kernel
 def number_attempts(expected: Grid, delivered: Grid, assigned: Ints, ordinals: Ints) -> None:
     """Count the attempts of each expected delivery, and fill their ordinals.
 
@@ -298,7 +294,7 @@ def number_attempts(expected: Grid, delivered: Grid, assigned: Ints, ordinals: I
 # --- what several pairings have in common ---------------------------------------------------
 
 
-@kernel((_INTS, _INTS, _INTS, _GRID, _INTS, _INTS))
+@kernel
 def find_partners(
     starts: Ints, capacities: Ints, ats: Ints, runs: Grid, left: Ints, partners: Ints
 ) -> None:
@@ -348,12 +344,7 @@ def find_partners(
 # --- verdicts -------------------------------------------------------------------------------
 
 
-@kernel(
-    I64(
-        _GRID, _GRID, _GRID, _INTS, _GRID, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS, _INTS,
-        _GRID,
-    )
-)  # fmt: skip
+@kernel
 def find_verdicts(
     messages: Grid,
     subs: Grid,

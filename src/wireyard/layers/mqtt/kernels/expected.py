@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from wireyard.accelerate import I64, array, inlined, kernel
+from wireyard.accelerate import inlined, kernel
 from wireyard.arrays import Grid32 as Grid
 from wireyard.arrays import Ints
 
@@ -91,10 +91,6 @@ class Expected(IntEnum):
     """Of a group: whether a member got the message in another way."""
 
 
-_INTS: Final = array("int64")
-_GRID: Final = array("int32", 2)
-
-
 @inlined
 def _is_active(subs: Grid, one: int, position: int) -> bool:
     after = 2 * position + 1
@@ -118,7 +114,7 @@ def _matches(messages: Grid, message: int, subs: Grid, one: int) -> int:
     return 0
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _INTS))
+@kernel
 def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> int:
     """Count the pairs of a message and an active subscription that matches it.
 
@@ -132,7 +128,7 @@ def count_expected(messages: Grid, subs: Grid, firsts: Ints, matching: Ints) -> 
     return count
 
 
-@kernel(I64(_GRID, _GRID, _INTS, _INTS, _INTS, _GRID, _INTS, _GRID, I64, _GRID, _INTS, _INTS))
+@kernel
 def find_expected(
     messages: Grid,
     subs: Grid,
