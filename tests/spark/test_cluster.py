@@ -107,7 +107,8 @@ def test_executors_and_workers_that_are_killed_change_nothing(
             there = 0
             for number, victim in enumerate(VICTIMS):
                 there += wave(coming, number)
-                while job.poll() is None and not list(lake.glob("_wireyard/data/*/done/0*")):
+                staged = "_wireyard/data/*/packets_*/part-0*"
+                while job.poll() is None and not list(lake.glob(staged)):
                     time.sleep(0.05)
                 time.sleep(chance.random() / 2)
                 if job.poll() is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -213,9 +213,16 @@ def staged(lake: Path, spark: SparkSession) -> tuple[dict[str, list[Row]], Seque
         files = {name: opened.paths(f"packets_{name}") for name in ("jmq", "gpacket", "mqtt")}
         runner, inputs = Runner(SparkEngine(lambda: spark), opened), list(opened.inputs.values())
         captured = opened.paths("streams"), opened.paths("files")
-        found = write_facts(runner, opened, files, *captured, inputs, {})
-        tables = {name: ds.dataset(opened.staged(name)).to_table() for name in TABLES}
-    return {name: rows.to_pylist() for name, rows in tables.items()}, found.notes
+        found = write_facts(runner, opened, files, *captured, inputs)
+        tables = {
+            name: [
+                row
+                for file in found.files.get(name, ())
+                for row in pq.read_table(opened.staged(name, file)).to_pylist()
+            ]
+            for name in TABLES
+        }
+    return tables, found.notes
 
 
 @pytest.fixture(scope="module")

@@ -137,7 +137,8 @@ def test_ctrl_c_while_spark_runs_commits_what_there_is(tmp_path: Path) -> None:
     shutil.copy(EXAMPLES / "traffic" / "shop-c2b.jmq", folder)
     with started(folder, lake, "--master", "local[2]") as process:
         # Files with the rows of tasks: Spark is at it.
-        until(lambda: any(lake.glob("_wireyard/data/*/done/0*")) or held(lake) > 0, process)
+        staged = "_wireyard/data/*/packets_*/part-0*"
+        until(lambda: any(lake.glob(staged)) or held(lake) > 0, process)
         shutil.copy(EXAMPLES / "traffic" / "stock-1-c2b.mqtt", folder)
         stop(process)
         assert notes_of(errors_of(process)) == ""

@@ -107,7 +107,7 @@ def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) 
         # Two run at once: four rounds of them at least, and no more together than may be.
         wanted = {(8, 4): 8, (30, 4): 8, (40, 4): 10, (30, 1): 30}
         assert {each: cluster._partitions(*each) for each in wanted} == wanted
-        found = cluster.run(range(30), squares, int, together=4)
+        found = cluster.run(range(30), squares, int, 4, None)
         assert found == [number * number for number in range(30)]
 
 

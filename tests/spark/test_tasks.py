@@ -58,7 +58,7 @@ STREAM = b"".join(PACKETS)
 def decode(folder: Path, pieces: Sequence[AnyPiece], **settings: Any) -> list[Result]:
     """Run a task here; what it stages is in `folder`."""
     tables = ("packets_jmq", "packets_mqtt", "quarantine", *LEDGER_FILES, bronze.FILES_TABLE)
-    for table in (*tables, bronze.DONE_MARKS):
+    for table in tables:
         (folder / table).mkdir(parents=True, exist_ok=True)
     return [*without_failures(write_task((7, pieces), BronzeSettings(str(folder), **settings)))]
 
@@ -101,7 +101,6 @@ def test_a_task_writes_what_a_reader_reads(tmp_path: Path, stream: Path) -> None
     assert (ledger.bytes_garbage, ledger.bytes_tail) == (5, len(PACKETS[-1]) - 3)
     assert ledger.bytes_ok + ledger.bytes_garbage + ledger.bytes_tail == other.stat().st_size
     assert ledger.broken_at is None
-    assert [mark.name for mark in (tmp_path / "out" / bronze.DONE_MARKS).iterdir()] == ["7"]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -193,7 +192,6 @@ def test_a_full_disk_is_said_and_not_raised(
     monkeypatch.setattr(bronze, "PartFile", lambda path, schema: PartFile("/dev/full", schema))
     with pytest.raises(LakeError, match=r"/dev/full: cannot be written .No space left on device"):
         decode(tmp_path / "out", [whole(stream)])
-    assert not list((tmp_path / "out" / bronze.DONE_MARKS).iterdir())
 
 
 def test_results_of_every_kind_are_read_as_they_were() -> None:

@@ -155,7 +155,7 @@ class InputRun:
         streams, captured = map(self._decoded_files, ("streams", "files"))
         whole = self._runner, self._staging, files, streams, captured, self._inputs
         self._watch.stage("deriving what became of messages")
-        facts = write_facts(*whole, {})
+        facts = write_facts(*whole)
         self._watch.stage("")
         self.notes += facts.notes
         self._keep(facts)

@@ -10,6 +10,7 @@ For a remote capture the payloads are stored with the headers, so that it is fet
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -64,6 +65,8 @@ _TALLY: Final = b"tally"
 _LATEST: Final = b"latest_ns"
 _LAST: Final = b"last_ns"
 """The latest time in the extent, and those of its last frames: see `Clock`."""
+_TAIL_BYTES: Final = 1 << 18
+"""Bytes at the end of a file that mostly hold its last two batches and its footer."""
 _PLACE: Final = (Unit.START, Unit.CAPTURED)
 
 
@@ -252,7 +255,8 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
     system, inner = filesystem(path)
     options = pa.ipc.IpcReadOptions(included_fields=[*map(int, units)])
     with reading(path), system.open_input_file(inner) as source:
-        file = pa.ipc.open_file(source, options=options)
+        opened = source if system.type_name == "local" else pa.PythonFile(_Remote(source), "r")
+        file = pa.ipc.open_file(opened, options=options)
         *own, fragments = (
             file.get_batch(at) for at in (share, *range(file.num_record_batches)[-2:])
         )
@@ -263,6 +267,32 @@ def _load(path: str, share: int, units: Sequence[Unit] = ()) -> _Kept:
     tally = Tally(counts[0], counts[1], Cut(*cut), Counter(dict(endings)))
     units, rest = pa.Table.from_batches(own), pa.Table.from_batches([fragments])
     return _Kept(units, rest, tally, latest_ns, last_ns)
+
+
+class _Remote:
+    """A file in a store, of which the end is fetched at once: each read would be a request."""
+
+    closed = False
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file, self._at = file, 0
+        self._size: int = file.size()
+        self._tail_at = max(self._size - _TAIL_BYTES, 0)
+        self._tail: bytes = file.read_at(self._size - self._tail_at, self._tail_at)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (self._size if whence == os.SEEK_END else 0)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, count: int) -> bytes:
+        start, self._at = self._at, self._at + count
+        if start >= self._tail_at:
+            return self._tail[start - self._tail_at :][:count]
+        data: bytes = self._file.read_at(count, start)
+        return data
 
 
 def _grid(table: pa.Table, first: int, base: int) -> Grid:

@@ -43,6 +43,7 @@ read.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -348,11 +349,18 @@ class Lake(LakeSnapshot, Staging):
         """Delete the files that this run has written and not committed."""
         if self._undecided:
             return  # the record may have been created
-        listed = self._listed()
-        folder = self.inner(DATA, self.run)
+        listed, folder = self._listed(), self.inner(DATA, self.run)
+        found = defaultdict[str, list[str]](list)
         for info in files_below(self.system, folder):
-            if info.path not in listed:
-                self._delete(info.path)
+            found[info.path.rpartition("/")[0]].append(info.path)
+        for of_table, paths in found.items():
+            if not (self._local or any(path.startswith(f"{of_table}/") for path in listed)):
+                with suppress(FileNotFoundError):
+                    self.system.delete_dir(of_table)  # a thousand objects are one request
+                continue
+            for path in paths:
+                if path not in listed:
+                    self._delete(path)
         if self._local:
             _delete_empty(folder)
 

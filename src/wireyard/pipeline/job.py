@@ -210,7 +210,7 @@ def _write_facts(runner: Runner, draft: Draft, inputs: Sequence[Input]) -> Facts
     paths = partial(_paths, draft, [each.source for each in inputs])
     files = {name: paths(packets_table(name)) for name in format_names()}
     captured = paths("streams"), paths("files")
-    return write_facts(runner, draft.lake, files, *captured, inputs, draft.staged)
+    return write_facts(runner, draft.lake, files, *captured, inputs)
 
 
 def _put_facts(draft: Draft, facts: Facts) -> None:

@@ -7,7 +7,7 @@ are called in this process, one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +25,12 @@ class Cluster(Protocol):
         """Number of tasks that run at the same time."""
 
     def run(
-        self, tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], kind: Any, together: int
+        self,
+        tasks: Sequence[Any],
+        work: Callable[[Any], Iterable[Any]],
+        kind: Any,
+        together: int,
+        show: Show | None,
     ) -> list[Any]:
         """Run tasks as `Runner.run` does."""
 
@@ -35,6 +40,8 @@ class Cluster(Protocol):
         """Run stages as `Runner.run_stages` does."""
 
 
+Show = Callable[[int], None]
+"""Receives the number of tasks that are done, while others run."""
 StartCluster = Callable[[Staging], Cluster]
 """Starts a cluster for a lake."""
 
@@ -72,6 +79,7 @@ class Runner:
         kind: Any,
         *,
         together: int = 1,
+        show: Show | None = None,
     ) -> list[Any]:
         """Run tasks; return their results in the order of tasks.
 
@@ -81,8 +89,8 @@ class Runner:
         cluster cannot access the lake, a `SourceError` if it cannot run our tasks.
         """
         if self.in_process or not tasks:
-            return [result for task in tasks for result in work(task)]
-        return self._cluster.run(tasks, work, kind, together)
+            return [*_run_here(tasks, work, show)]
+        return self._cluster.run(tasks, work, kind, together, show)
 
     def run_stages(
         self,
@@ -101,3 +109,12 @@ class Runner:
         if self.in_process:
             return [*run_here(first, work, stages)]
         return self._cluster.run_stages(first, work, stages, kind, together)
+
+
+def _run_here(
+    tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], show: Show | None
+) -> Iterator[Any]:
+    for done, task in enumerate(tasks, 1):
+        yield from work(task)
+        if show is not None:
+            show(done)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock, current_thread
+from itertools import chain
+from threading import Event, Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -32,6 +33,7 @@ from wireyard.pipeline.exchange import (
     pass_on,
     read_tables,
 )
+from wireyard.pipeline.running import Show
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
 from wireyard.spark.executors import check_access, check_executors, is_elsewhere
 from wireyard.spark.workers import begin_task, settle
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 _ROUNDS: Final = 4
 """Least number of Spark tasks per core, so that no core is idle for long at the end of a stage."""
+_POLL_S: Final = 0.5
+"""Time between two looks at how many tasks are done."""
 _AT_ONCE: Final = 8
 """Tasks at the same time where Spark does not say it."""
 _FULL: Final = "No space left on device"
@@ -143,14 +147,13 @@ class SparkEngine:
                 self._count(context.statusTracker())
             return self._use
 
-    def collect(self, rows: DataFrame, name: str) -> pa.Table:
+    def collect(self, rows: DataFrame, name: str, show: Show | None = None) -> pa.Table:
         """Return the rows of a job, and count its stages and tasks.
 
         `name` is the description of the job in Spark's UI.
         """
-        began_s = time.monotonic()
+        began_s, group = time.monotonic(), uuid4().hex
         if (context := context_of(rows.sparkSession)) is not None:
-            group = uuid4().hex
             context.setJobGroup(group, name)
             # Threads share the cores: facts that are made in the background do not hold up parts.
             context.setLocalProperty("spark.scheduler.pool", current_thread().name)
@@ -158,7 +161,8 @@ class SparkEngine:
                 self._count(context.statusTracker())
                 self._groups.append(group)
         try:
-            return rows.toArrow()
+            with _shown(context, group, show):
+                return rows.toArrow()
         except KeyboardInterrupt:
             if context is not None:
                 context.cancelAllJobs()  # Spark's own handler does so for SIGINT only
@@ -183,6 +187,31 @@ class SparkEngine:
         self._groups.clear()
 
 
+@contextmanager
+def _shown(context: SparkContext | None, group: str, show: Show | None) -> Iterator[None]:
+    """Show meanwhile how many tasks of a job group are done; over Spark Connect, none."""
+    if context is None or show is None:
+        yield
+        return
+    tracker, ended = context.statusTracker(), Event()
+
+    def poll() -> None:
+        with suppress(Exception):  # Java has ended, which the job reports
+            while not ended.wait(_POLL_S):
+                jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(group))
+                stages = chain.from_iterable(job.stageIds for job in jobs if job is not None)
+                found = map(tracker.getStageInfo, stages)
+                show(sum(stage.numCompletedTasks for stage in found if stage is not None))
+
+    thread = Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 class SparkCluster:
     """The tasks of a lake on Spark: a `wireyard.pipeline.running.Cluster`."""
 
@@ -196,14 +225,20 @@ class SparkCluster:
         return _AT_ONCE if context is None else int(context.defaultParallelism)
 
     def run(
-        self, tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], kind: Any, together: int
+        self,
+        tasks: Sequence[Any],
+        work: Callable[[Any], Iterable[Any]],
+        kind: Any,
+        together: int,
+        show: Show | None,
     ) -> list[Any]:
         """Run tasks; return their results in the order of tasks."""
         from wireyard.spark.types import spark_schema
 
         rows = self._numbers(len(tasks), together)
         do = partial(_results_of, run=_numbered(tasks, work), kind=kind)
-        found = self._engine.collect(rows.mapInArrow(do, spark_schema(_TEXTS)), _name_of(work))
+        job = rows.mapInArrow(do, spark_schema(_TEXTS))
+        found = self._engine.collect(job, _name_of(work), show)
         return _read_results(found, kind)
 
     def run_stages(

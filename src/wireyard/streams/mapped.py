@@ -45,6 +45,8 @@ Python."""
 _POPULATE_READ = 22  # of Linux 5.14
 _MAP_NORESERVE = 0x4000  # of Linux: pages that are never written take no memory
 _FETCHES = 8
+_FETCH_BYTES = 16 << 20
+"""Bytes of a remote file that one request fetches, of which `_FETCHES` are under way at once."""
 _LARGE_BYTES = 16 << 20
 """More bytes of a source that cannot be mapped are in a temporary file."""
 _NEAR_PAGES = 16
@@ -190,9 +192,9 @@ def _fetch_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]])
             data[start : stops[start]] = block
 
         stops = {
-            at: min(at + _WINDOW_BYTES, stop)
+            at: min(at + _FETCH_BYTES, stop)
             for start, stop in ranges(size)
-            for at in range(start, stop, _WINDOW_BYTES)
+            for at in range(start, stop, _FETCH_BYTES)
         }
         with ThreadPoolExecutor(_FETCHES) as pool:
             for _ in pool.map(fetch, stops):

@@ -8,11 +8,9 @@ again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from threading import Event, Thread
 from typing import Final
 
 from wireyard.captures.left_out import LeftOut
@@ -61,10 +59,6 @@ from wireyard.pipeline.inputs.tasks import group_into_tasks
 from wireyard.pipeline.report import Watch
 from wireyard.pipeline.running import Runner
 
-_POLL_S: Final = 0.2
-_POLL_STORE_S: Final = 5.0
-"""The same where each poll is a request to an object store: there pauses become longer."""
-_LONGER: Final = 1.25
 _WARM_BYTES: Final = 1 << 20
 """Size of all inputs from which on even small ones are decoded with kernels: loading these takes
 less time than the scalar reader would need."""
@@ -109,7 +103,7 @@ class BronzeStage:
         held = set(map(packets_table, format_names())) if any(f.files for f in found) else set()
         staged = [*sorted(named | held), bronze.QUARANTINE_TABLE, bronze.STORE_RECORDS_TABLE]
         staged += [*LEDGER_FILES, bronze.FILES_TABLE, bronze.PAYLOADS_TABLE]
-        self._lake.make_staging([*staged, bronze.HEADERS, bronze.DONE_MARKS])
+        self._lake.make_staging([*staged, bronze.HEADERS])
         if self._runner.in_process and sum(each.size for each in found) >= _WARM_BYTES:
             load_columns()
         indexed = self._index(found, split_bytes)
@@ -240,40 +234,19 @@ class BronzeStage:
         numbered = list(enumerate(tasks, self.tasks))
         self.tasks += len(tasks)
         work = partial(bronze.write_task, settings=self._settings)
-        with _marks_watched(self._lake, numbered, self._watch):
-            found = self._runner.run(numbered, work, Result)
+        total = sum(piece.bytes for task in tasks for piece in task)
+
+        def show(done: int) -> None:
+            self._watch.at(total * done // len(tasks), total)
+
+        found = self._runner.run(numbered, work, Result, show=show)
+        self._watch.at(total, total)
         for result in without_failures(found):
             if isinstance(result, GoneResult):
                 self._gone.add(result.source)
             self.lost = self.lost or (isinstance(result, NoteResult) and result.lost)
             results[result.source].append(result)
         return results
-
-
-@contextmanager
-def _marks_watched(
-    lake: Staging, tasks: Sequence[tuple[int, Sequence[AnyPiece]]], watch: Watch
-) -> Iterator[None]:
-    """Report progress while the caller waits, by the marks that finished tasks leave."""
-    weights = {str(number): sum(piece.bytes for piece in task) for number, task in tasks}
-    total = sum(weights.values())
-    done = Event()
-
-    def poll() -> None:
-        pause_s, longer = (_POLL_STORE_S, _LONGER) if "://" in lake.root else (_POLL_S, 1.0)
-        while not done.wait(pause_s):
-            marks = lake.list_staged(bronze.DONE_MARKS)
-            watch.at(sum(weights.get(mark, 0) for mark in marks), total)
-            pause_s *= longer
-
-    thread = Thread(target=poll, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-    watch.at(total, total)
 
 
 def _ledger_of(found: FoundInput, kept: Sequence[PieceResult]) -> StreamLedger:

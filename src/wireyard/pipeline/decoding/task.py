@@ -51,7 +51,6 @@ from wireyard.lake.ledgers import (
     streams_table,
 )
 from wireyard.lake.parts import PartFile
-from wireyard.lake.staging import writing
 from wireyard.layers.mqtt.facts import EVIDENCE
 from wireyard.payloads import parse_rules
 from wireyard.payloads.columns import PAYLOADS, PayloadTable
@@ -83,7 +82,7 @@ from wireyard.streams.scan import (
     scan_stream,
     thread_count,
 )
-from wireyard.streams.source import Reading, filesystem
+from wireyard.streams.source import Reading
 from wireyard.streams.split import guess_start
 from wireyard.streams.window import windows_of_file
 
@@ -92,8 +91,6 @@ if TYPE_CHECKING:
 
 HEADERS = "headers"
 """Staged folder of the headers of captures."""
-DONE_MARKS = "done"
-"""Staged folder with an empty file for each task that is done, named by its number."""
 QUARANTINE_TABLE, STORE_RECORDS_TABLE = "quarantine", "store_records"
 FILES_TABLE, PAYLOADS_TABLE = "files", "payloads"
 MQTT: Final = "mqtt"
@@ -408,16 +405,12 @@ class BronzeTask:
         return {table: [self._name] for table in self._files}
 
     def close(self) -> None:
-        """Finish the files, and mark the task as done."""
+        """Finish the files."""
         self._write_ledgers()
         if packets := self._files.get(packets_table(MQTT)):
             packets.put_in_footer(EVIDENCE, self._evidence.table())
         for file in self._files.values():
             file.close()
-        mark = f"{self._settings.staging}/{DONE_MARKS}/{self._number}"
-        with writing(mark):
-            system, inner = filesystem(mark)
-            system.open_output_stream(inner).close()
 
     def write_batch(
         self, format: Format, batch: pa.RecordBatch, rows: StreamRows, bad_bytes: BytesOfRows

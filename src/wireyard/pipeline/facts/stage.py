@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
 from wireyard.lake.parts import read_batches, write_table
 from wireyard.lake.records import Input
-from wireyard.lake.staging import Staging, writing
+from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Lake
 from wireyard.layers.destinations import NEEDED as COUNTED
 from wireyard.layers.destinations import count_messages, destinations
@@ -56,6 +56,8 @@ from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
+_FILES_TOGETHER: Final = 4
+"""Files from which a task derives what follows: it takes some 150 ms for each."""
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
@@ -92,14 +94,12 @@ def write_facts(
     streams: Sequence[str],
     captured: Sequence[str],
     inputs: Collection[Input],
-    staged: Mapping[str, Collection[str]],
 ) -> Facts:
     """Stage the facts of some inputs.
 
     `files` are the files with their packets, by format; `streams` files of the table `streams` with
     their streams, and `captured` files of the table `files` with the frames of captures. `inputs`
-    includes those that have JMS messages in common with others of them. `staged` are files of
-    tables that are staged already.
+    includes those that have JMS messages in common with others of them.
     """
     lake.make_staging(all_tables())
     in_files = [*chain.from_iterable(map(_rows, captured))]
@@ -120,7 +120,7 @@ def write_facts(
     for division, group in large:
         staged_facts.add(division.divide(runner, output, group))
     staged_facts.derive_more()
-    return staged_facts.finish(staged)
+    return staged_facts.finish()
 
 
 def _division(protocol: str) -> Division | None:
@@ -198,9 +198,10 @@ def _rows(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
+def _read(path: str, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
     system, inner = filesystem(path)
-    return pq.read_table(inner, filesystem=system, columns=columns)
+    with system.open_input_file(inner) as file:
+        return pq.read_table(file, columns=columns and [*columns], filters=filters)
 
 
 # --- stages ---------------------------------------------------------------------------------
@@ -226,10 +227,8 @@ class _StagedFacts:
             else:
                 self._dropped[result.cap] += result.things
 
-    def finish(self, staged: Mapping[str, Collection[str]]) -> Facts:
-        """Delete the files of failed attempts; return all facts."""
-        for table in all_tables():
-            self._delete_others(table, {*self._facts[table], *staged.get(table, ())})
+    def finish(self) -> Facts:
+        """Return all facts. Files of failed attempts are in no commit, and go with their run."""
         notes = []
         if self._dropped:
             caps = sorted(self._dropped.items())
@@ -245,6 +244,11 @@ class _StagedFacts:
                 notes.append(f"facts: too much was open at once; dropped: {things}")
         return Facts(dict(self._facts), notes)
 
+    def _together(self, paths: Sequence[str]) -> list[list[str]]:
+        """Return files as groups, a task each: no more groups than needed, but one a core."""
+        each = min(len(paths) // self._runner.at_once, _FILES_TOGETHER) if paths else 0
+        return group_in_order(paths, lambda _: 1, each)
+
     def derive_more(self) -> None:
         """Write the tables that follow from the files of other tables.
 
@@ -254,8 +258,8 @@ class _StagedFacts:
         paths = {name: [self._lake.staged(name, file) for file in self._facts[name]]
                  for name in tables}  # fmt: skip
         work = partial(_derive_more, delays=_delays(paths["messages"]), output=self._output)
-        tasks = [(name, path) for name in tables for path in paths[name]]
-        self.add(run_tasks(self._runner, tasks, work))
+        tasks = [(name, group) for name in tables for group in self._together(paths[name])]
+        self.add(self._runner.run(tasks, work, Result))
         seen = self._facts.pop("producers", {})
         parts = _Parts(
             tuple(self._counts), tuple(self._lake.staged("producers", file) for file in seen)
@@ -263,39 +267,26 @@ class _StagedFacts:
         work = partial(_merge, output=self._output)
         self.add(run_tasks(self._runner, [parts] * any(parts), work))
 
-    def _delete_others(self, table: str, names: Collection[str]) -> None:
-        """Delete all staged files of a table but these: failed or superseded attempts left them."""
-        there = self._lake.list_staged(table)
-        self._delete(self._lake.staged(table, name) for name in there if name not in names)
-
-    def _delete(self, paths: Iterable[str]) -> None:
-        with writing(self._lake.url):
-            for path in paths:
-                system, inner = filesystem(path)
-                system.delete_file(inner)
-
 
 def _delays(paths: Iterable[str]) -> pa.Table:
     """Return the delivery delays of messages; row groups without any are skipped by statistics."""
     parts = [fact_table("messages", ()).select(DELAYS)]
     for path in paths:
-        system, inner = filesystem(path)
-        messages = pq.read_table(
-            inner, filesystem=system, columns=list(DELAYS), filters=[(DELAYS[1], ">", 0)]
-        )
+        messages = _read(path, DELAYS, [(DELAYS[1], ">", 0)])
         parts.append(delayed(messages).cast(parts[0].schema))
     return pa.concat_tables(parts)
 
 
-def _derive_more(file: tuple[str, str], delays: pa.Table, output: Output) -> Results:
-    """Write the latencies of a file of deliveries, or count a file of messages."""
-    table, path = file
+def _derive_more(files: tuple[str, Sequence[str]], delays: pa.Table, output: Output) -> Results:
+    """Write the latencies of files of deliveries, or count files of messages."""
+    table, paths = files
     if table == "deliveries":
-        parts = (latencies(rows, delays) for rows in read_batches(path, LATENCY_NEEDED))
+        deliveries = chain.from_iterable(read_batches(path, LATENCY_NEEDED) for path in paths)
+        parts = (latencies(rows, delays) for rows in deliveries)
         yield from write_tables((("latencies", part) for part in parts), output)
     else:
-        counts = pa.concat_tables(map(count_messages, read_batches(path, COUNTED)))
-        yield Counts(counts)
+        messages = chain.from_iterable(read_batches(path, COUNTED) for path in paths)
+        yield Counts(pa.concat_tables(map(count_messages, messages)))
 
 
 class _Parts(NamedTuple):

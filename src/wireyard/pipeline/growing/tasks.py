@@ -36,7 +36,6 @@ from wireyard.pipeline.decoding.results import (
     without_failures,
 )
 from wireyard.pipeline.decoding.task import (
-    DONE_MARKS,
     FILES_TABLE,
     PAYLOADS_TABLE,
     QUARANTINE_TABLE,
@@ -95,7 +94,7 @@ def read_parts(
     if not parts:
         return [], []
     tables = [packets_table(name) for name in format_names()]
-    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, DONE_MARKS, *all_tables()]
+    staged = [*tables, QUARANTINE_TABLE, STORE_RECORDS_TABLE, *all_tables()]
     lake.make_staging([*staged, *LEDGER_FILES, FILES_TABLE, PAYLOADS_TABLE, OPEN_STATES])
     tasks = [*enumerate(_divided(parts, runner.at_once), first)]
     found = runner.run(tasks, partial(_read_task, settings=settings, growth=growth), _Result)
