@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from click.testing import CliRunner
 
 from wireyard.answers.tables import open_tables
-from wireyard.answers.why import find_symptoms
+from wireyard.answers.why import Finding, find_symptoms
 from wireyard.cli import main as wireyard
 
 Row = Mapping[str, Any]
@@ -34,8 +34,6 @@ _SAID_LESS: Final = {"duplicate", "lost_ack"}
 """Verdicts of which a capture may show less: `delivered`."""
 _OF_THE_CAPTURE: Final = {"capture_gap"}
 """Symptoms of the capture itself."""
-_CAUSES: Final = {"dropped": {"taken_over", "keep_alive_missed", "server_disconnect"}}
-"""Symptoms that say why there is another one."""
 _SNAPLENS: Final = (68, 96, 128)
 _LOSSES: Final = (0.01, 0.05, 0.2)
 _OFFSETS_NS: Final = (1_000_000, 50_000_000, 1_000_000_000)
@@ -50,8 +48,8 @@ _QUERIES: Final = {
     ),
     "violations": "SELECT rule, frame FROM violations",
     "sessions": (
-        "SELECT opened_frame, client_id, ended_by, end_code, status, keep_alive FROM sessions"
-        " WHERE opened_frame IS NOT NULL"
+        "SELECT opened_frame, client, client_id, ended_by, end_code, status, keep_alive"
+        " FROM sessions"
     ),
     "conversations": (
         "SELECT requested_frame, replied_frame, if(kind = 'jms', request_key, NULL) AS request,"
@@ -219,7 +217,7 @@ def contradictions(part: Said, whole: Said, most_ns: int = 0) -> Iterator[str]:
     for row in part.rows["sessions"]:
         for name in ("client_id", "ended_by", "end_code", "status", "keep_alive"):
             known = {None, "", "open", *(true[name] for true in logins[row["opened_frame"]])}
-            if row["opened_frame"] in logins and row[name] not in known:
+            if row["opened_frame"] is not None and row[name] not in known:
                 yield f"session with {name} {row[name]!r}: {row}"
     for request, reply in (("requested_frame", "replied_frame"), ("request", "reply")):
         asked = whole.by("conversations", request)
@@ -240,10 +238,25 @@ def contradictions(part: Said, whole: Said, most_ns: int = 0) -> Iterator[str]:
         }
         if row["begun_frame"] is not None and row["outcome"] not in outcomes:
             yield f"transaction {row['outcome']}: {row}"
-    found = {one.symptom for one in whole.findings} | _OF_THE_CAPTURE
     for one in part.findings:
-        if one.symptom not in found and not found & _CAUSES.get(one.symptom, set()):
-            yield f"finding {one.symptom} of {one.client}: {one.text}"
+        if one.symptom not in _OF_THE_CAPTURE and not _is_found(one, whole):
+            yield f"finding {one.symptom} of {one.client or one.destination}: {one.text}"
+
+
+def _is_found(one: Finding, whole: Said) -> bool:
+    """Return whether the whole has a finding too, of this client or destination.
+
+    A part may not show the client id of a connection, nor the cause that ended it.
+    """
+    own = [row for row in whole.rows["sessions"] if one.client in (row["client_id"], row["client"])]
+    if one.symptom == "dropped" and any(row["ended_by"] == "dropped" for row in own):
+        return True
+    names = {one.client, *(row["client_id"] for row in own)}
+    return any(
+        one.symptom == other.symptom
+        and (other.client in names if one.client else one.destination == other.destination)
+        for other in whole.findings
+    )
 
 
 def _undelivered(row: Row, true: Sequence[Row]) -> Iterator[str]:
