@@ -91,7 +91,9 @@ def test_sessions_shares_and_queues(tmp_path: Path) -> None:
     assert lost == {"wills": 1}
     with open_tables([str(record)]) as tables:
         assert tables.rows("SELECT rule FROM violations") == []
-        rows = tables.rows("SELECT destination, verdict, count(*) AS n FROM deliveries GROUP BY ALL")
+        rows = tables.rows(
+            "SELECT destination, verdict, count(*) AS n FROM deliveries GROUP BY ALL"
+        )
         assert len(tables.rows("SELECT * FROM messages WHERE destination = 'orders'")) == 1
     # A durable subscription keeps messages of QoS 0 too.
     assert rows == [{"destination": "plant.1.a", "verdict": "acknowledged", "n": 12}]

@@ -25,6 +25,9 @@ from wireyard.shadow import Difference, differences
 
 RECORDINGS: Final = ROOT.parent / "shared/captures"
 _TIMES: Final = 3
+_SLOWER: Final = {"mosquitto/bulk": ("--speed", "0.2")}
+"""Where mosquitto 2.0.11 has a queue for a subscriber, it delivers later messages before it: at full
+speed these recordings show that, on a machine with other work."""
 _START_MOSQUITTO: Final = """
 set -e
 folder=$(mktemp -d)
@@ -87,12 +90,14 @@ def main() -> int:
     with TemporaryDirectory() as folder:
         for broker, command in commands(Path(folder)).items():
             for path in sorted((RECORDINGS / broker).glob("*.pcap*")):
-                if names and not f"{broker}/{path.name}".startswith(tuple(names)):
+                name = f"{broker}/{path.name}"
+                if names and not name.startswith(tuple(names)):
                     continue
+                options = next((_SLOWER[each] for each in _SLOWER if name.startswith(each)), ())
                 for time in range(_TIMES):
-                    said, found = run(path, command)
+                    said, found = run(path, command, *options)
                     rows = dict(Counter(each.difference for each in found))
-                    print(f"{broker}/{path.name:24} run {time + 1}: {rows or 'no difference'}",
+                    print(f"{name:34} run {time + 1}: {rows or 'no difference'}",
                           flush=True)  # fmt: skip
                     failed += bool(found)
                     if verbose:

@@ -41,7 +41,7 @@ CLASSES: Final[Mapping[str, str]] = {
     "will": "a will is missing or extra",
     "refusal": "CONNECT has another return code",
     "code": "SUBSCRIBE, UNSUBSCRIBE or the end has other reason codes",
-    "latency": "nearly all deliveries waited longer, by the median twice as long and 20 ms more",
+    "latency": "all deliveries waited longer, by the median twice as long and 20 ms more",
     "share": "another member of a share got the message",
 }
 """The classes of differences, and what each means."""
