@@ -26,8 +26,8 @@ from wireyard.shadow import Difference, differences
 RECORDINGS: Final = ROOT.parent / "shared/captures"
 _TIMES: Final = 3
 _SLOWER: Final = {"mosquitto/bulk": ("--speed", "0.2")}
-"""Where mosquitto 2.0.11 has a queue for a subscriber, it delivers later messages before it: at full
-speed these recordings show that, on a machine with other work."""
+"""Where mosquitto 2.0.11 has a queue for a subscriber, it delivers later messages before it: at
+full speed these recordings show that, on a machine with other work."""
 _START_MOSQUITTO: Final = """
 set -e
 folder=$(mktemp -d)
