@@ -1,7 +1,7 @@
 """Other MQTT software for tests and benchmarks, installed under build/ by pip, npm and Maven.
 
-Parsers for benchmarks: mqtt5 (Rust) and zmqtt (Python). Clients for tests: paho-mqtt, aiomqtt,
-gmqtt, mqtt.js and HiveMQ's client for Java.
+Parsers for benchmarks: mqtt5 (Rust) and zmqtt (Python). For tests, clients: paho-mqtt, aiomqtt,
+gmqtt, mqtt.js and HiveMQ's client for Java; and brokers: amqtt, aedes and Moquette.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Final
 from peers import openmq
 from peers.openmq import BUILD, Unavailable
 
-__all__ = ["CLIENTS", "Unavailable", "parser"]
+__all__ = ["BROKERS", "CLIENTS", "Unavailable", "parser"]
 
 _HERE: Final = Path(__file__).parent
-_MQTT_JS: Final = "mqtt@5.16.0"
+_NPM: Final = ("mqtt@5.16.0", "aedes@1.2.0")
+_AMQTT, _MOQUETTE = "amqtt==0.12.1", "io.moquette:moquette-broker:0.17"
 _HIVEMQ: Final = ("com.hivemq:hivemq-mqtt-client:1.3.5", "io.netty:netty-codec-http:4.1.118.Final")
 
 
@@ -42,12 +43,16 @@ def parser(module: str) -> ModuleType:
 
 def _installed(name: str) -> Path:
     """Return the folder with the packages of a file of requirements; install them if necessary."""
+    file = str(_HERE / f"{name}.txt")
+    return _pip(name, "--require-hashes", "--no-deps", "--requirement", file)
+
+
+def _pip(name: str, *wanted: str) -> Path:
     folder = BUILD / f"peers-{name}"
     if not folder.is_dir():
-        options = ["install", "--quiet", "--require-hashes", "--no-deps", "--upgrade"]
         part = folder.with_name(f"{folder.name}.part")
-        target = ["--target", str(part), "--requirement", str(_HERE / f"{name}.txt")]
-        _run([sys.executable, "-m", "pip", *options, *target])
+        options = ["install", "--quiet", "--upgrade", "--target", str(part)]
+        _run([sys.executable, "-m", "pip", *options, *wanted])
         part.rename(folder)
     return folder
 
@@ -69,7 +74,7 @@ def _node(program: str) -> list[str]:
         raise Unavailable("no node or npm")
     if not folder.is_dir():
         part = folder.with_name("peers-npm.part")
-        _run([npm, "install", "--silent", "--prefix", str(part), _MQTT_JS])
+        _run([npm, "install", "--silent", "--prefix", str(part), *_NPM])
         part.rename(folder)
     return ["env", f"NODE_PATH={folder / 'node_modules'}", node, "-e", program]
 
@@ -174,3 +179,44 @@ The command takes port, version and scheme. It subscribes to ``plant/#``, publis
 ``plant/x`` at the three QoS in turn, and prints the payloads that it got back, sorted. An
 `Unavailable` is raised where it cannot be installed.
 """
+
+
+_AMQTT_SETTINGS: Final = """
+listeners: {{default: {{type: tcp, bind: "127.0.0.1:{port}"}}}}
+plugins: {{amqtt.plugins.authentication.AnonymousAuthPlugin: {{allow_anonymous: true}}}}
+"""
+_AEDES: Final = """
+require("aedes").Aedes.createBroker().then(broker =>
+  require("net").createServer(broker.handle).listen(+process.argv[1], "127.0.0.1"))
+"""
+_MOQUETTE_SETTINGS: Final = """
+host 127.0.0.1
+port {port}
+allow_anonymous true
+persistence_enabled false
+telemetry_enabled false
+"""
+
+
+def _amqtt(port: int, folder: Path) -> list[str]:
+    settings = folder / "amqtt.yaml"
+    settings.write_text(_AMQTT_SETTINGS.format(port=port))
+    python = ["env", f"PYTHONPATH={_pip('amqtt', _AMQTT)}", sys.executable, "-m"]
+    return [*python, "amqtt.scripts.broker_script", "-c", str(settings)]
+
+
+def _moquette(port: int, folder: Path) -> list[str]:
+    jars, settings = openmq.jars("moquette", _MOQUETTE), folder / "config" / "moquette.conf"
+    settings.parent.mkdir()
+    settings.write_text(_MOQUETTE_SETTINGS.format(port=port))
+    java = [openmq.jdk_tool("java"), f"-Dmoquette.path={folder}", "-cp", f"{jars}{os.sep}*"]
+    return [*java, "io.moquette.broker.Server"]
+
+
+BROKERS: Final[dict[str, tuple[Callable[[int, Path], list[str]], tuple[str, ...]]]] = {
+    "amqtt": (_amqtt, ("3.1.1",)),
+    "aedes": (lambda port, folder: [*_node(_AEDES), str(port)], ("3.1", "3.1.1")),
+    "moquette": (_moquette, ("3.1", "3.1.1")),
+}
+"""Brokers by name: a function of a port and an empty folder that returns the command of each, and
+the versions that it speaks. An `Unavailable` is raised where it cannot be installed."""
