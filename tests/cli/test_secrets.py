@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -14,9 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import wireyard
 from tests.cli.results import Run, rows_of
 from tests.make import packet
 from tests.marked import DECODE_AS, PLACES, URL_MARK, capture, leaks, mark, variants
+from tests.tap.sockets import serving
+from tests.tap.test_screen import no_port
 from wireyard.answers import open_tables
 from wireyard.answers.evidence import find_evidence
 from wireyard.captures.bundled import BundledStreams
@@ -25,6 +30,10 @@ from wireyard.cli.packets.hexdump import find_frames, show_frame
 from wireyard.report import build_report
 from wireyard.report.page import dump_of
 from wireyard.streams.framer import TAIL
+from wireyard.tap.faults import Faults
+from wireyard.tap.packets import PacketReader
+from wireyard.tap.relay import Connection, Passing
+from wireyard.tap.screen import Screen
 
 DECODED = tuple(chain.from_iterable(("-d", one) for one in DECODE_AS))
 FORMATS = ("mqtt", "jmq", "gpacket")
@@ -174,6 +183,66 @@ def test_other_outputs(run: Run, inside: Path, tmp_path: Path) -> None:
         assert not leaks(result.stdout_bytes), words
         assert not leaks(result.stderr), words
     assert not leaks(page.read_bytes())
+
+
+@pytest.mark.parametrize("out", ["text", "jsonl", "csv"])
+def test_a_comparison(out: str, run: Run, marked: Path, tmp_path: Path) -> None:
+    """Two captures that have about half of the clients in common."""
+    other, page = tmp_path / "other.pcap", tmp_path / "page.html"
+    streams = (each for number, each in enumerate(variants(cuts=False)) if number % 5 < 3)
+    other.write_bytes(capture(streams))
+    words = ("--limit", 1000) if out == "text" else ()
+    result = run("shadow", marked, other, *DECODED, "--out", out, *words, "-w", page)
+    assert result.exit_code in (0, 1), result.output
+    assert not leaks(result.stdout_bytes) and not leaks(result.stderr)
+    assert not leaks(page.read_bytes())
+
+
+def test_clients_again_with_another_broker(run: Run, tmp_path: Path) -> None:
+    """Their passwords are sent, as the capture has them, and shown and recorded nowhere."""
+    path, record = tmp_path / "marked.pcap", tmp_path / "record"
+    path.write_bytes(capture(variants(cuts=False)))
+    with wireyard.broker() as broker:
+        words = ("--to", broker.url, "--speed", "max", "--record", record)
+        result = run("replay", path, *DECODED, *words)
+    assert result.exit_code == 1 and "sent" in result.stdout
+    assert not leaks(result.stdout_bytes) and not leaks(result.stderr)
+    (written,) = record.iterdir()
+    assert written.stat().st_size > 50_000 and not leaks(written.read_bytes())
+
+
+def test_what_a_broker_answers(run: Run) -> None:
+    """Clients that get authentication data, whole and malformed, which they did not ask for."""
+    answers = [each.data for each in variants(cuts=False) if "data of " in each.place.name][::5]
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(answers.pop())
+        await reader.read(1 << 16)
+
+    async def ask() -> None:
+        async with serving(handle) as port:
+            address = ("-p", port, "-t", "a")
+            while answers:
+                words = ("pub", *address) if len(answers) % 3 else ("sub", *address, "-W", 0.5)
+                result = await asyncio.to_thread(run, *words)
+                assert not leaks(result.output), result.output
+
+    asyncio.run(ask())
+
+
+def test_the_screen_of_a_proxy() -> None:
+    said: list[str] = []
+    for place, data in variants(cuts=False):
+        if place.format == "gpacket":
+            continue
+        screen = Screen()
+        passing = Passing(said.append, no_port, Faults(()), screen, lambda _: None, lambda _: None)
+        one = Connection(passing, 1883)
+        screen.connections = partial(list, [one])
+        screen.passed(one, True, *PacketReader(one.talk, True, 9999).read(data))
+        said += screen.lines("tap", 200, 50)
+    assert len(said) > 5000 and not leaks("\n".join(said))
 
 
 def test_every_table(marked: Path, inside: Path) -> None:

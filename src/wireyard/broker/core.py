@@ -40,6 +40,7 @@ from wireyard.layers.mqtt.connection import WILL
 from wireyard.layers.mqtt.deliveries.subscriptions import Subscription
 
 _CONTINUE, _REAUTHENTICATE = 24, 25
+_LOGIN_FLAGS = 0xC0  # of Connect Flags
 _NO_SUBSCRIPTION: Final = 17
 _MOST_QOS: Final = 2
 
@@ -121,7 +122,10 @@ class Core(Half[Link]):
 
     def _on_connect(self, link: Link, packet: Connect) -> None:
         method = dict(packet.properties).get("authentication_method")
-        if method is not None:
+        if packet.version_in_force == 3 and (packet.header_flags or 0) & _LOGIN_FLAGS:
+            # What seems to be the client id or the user name may be the password (errata M19).
+            self.end(link, codes.BAD_LOGIN, "its flags announce a login that is missing")
+        elif method is not None:
             self._begin_conversation(link, packet, str(method))
         elif self._check_login is None:
             self._admit(link, packet)
