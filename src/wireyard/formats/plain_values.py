@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from wireyard import java
 from wireyard.formats.base import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SIMPLE: Final = (str, int, type(None))
+"""Types of values that stay as they are, tested first: most values have one of them."""
+_CONTAINERS: Final = (list, tuple, dict, java.Opaque, Mapping)
 
 
 def text_of(column: str) -> Callable[[Row], str | None]:
@@ -41,21 +44,27 @@ def plain_objects(data: bytes) -> list[Any]:
 
 
 def value_text(value: Any) -> str | None:
-    """Return a plain value as text; None stays None.
-
-    Text stays as it is, bytes become hex, all else becomes JSON: bytes as hex, times as ISO 8601,
-    decimals, NaN and infinities as text, a map with keys that are no text as a list of pairs.
-    """
+    """Return a plain value as text: text as it is, bytes as hex, all else as JSON; None is None."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
         return value.hex()
-    return json.dumps(_Converter(_json_leaf, _json_map).convert(value), ensure_ascii=False)
+    return json.dumps(json_value(value), ensure_ascii=False)
+
+
+def json_value(value: Any) -> Any:
+    """Return a plain value in the types of JSON.
+
+    Bytes become hex, times ISO 8601; decimals, NaN and infinities text; a map with keys that are no
+    text a list of pairs.
+    """
+    return _Converter(_json_leaf, _json_map).convert(value)
 
 
 def iso_text(when: datetime) -> str:
-    """Return a time in UTC as ISO 8601 with milliseconds, the resolution of Java."""
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a time as ISO 8601 with milliseconds, the resolution of Java, or all that it has."""
+    unit = "microseconds" if when.microsecond % 1000 else "milliseconds"
+    return when.isoformat(timespec=unit).replace("+00:00", "Z")
 
 
 def time_text(milliseconds: int) -> str | None:
@@ -77,18 +86,20 @@ class _Converter:
         self.done: dict[int, Any] = {}
 
     def convert(self, value: Any) -> Any:
-        if not isinstance(value, list | dict | java.Opaque):
+        if isinstance(value, _SIMPLE):
+            return value
+        if not isinstance(value, _CONTAINERS):
             return self.leaf(value)
         if id(value) not in self.done:
             self.done[id(value)] = self.container(value)
         return self.done[id(value)]
 
-    def container(self, value: list[Any] | dict[Any, Any] | java.Opaque) -> Any:
+    def container(self, value: Any) -> Any:
         if isinstance(value, java.Opaque):
             return {"class": value.class_name, "data": value.data}
-        if isinstance(value, list):
-            return [self.convert(item) for item in value]
-        return self.mapping([(key, self.convert(item)) for key, item in value.items()])
+        if isinstance(value, Mapping):
+            return self.mapping([(key, self.convert(item)) for key, item in value.items()])
+        return [self.convert(item) for item in value]
 
 
 def _json_leaf(value: Any) -> Any:
@@ -99,6 +110,8 @@ def _json_leaf(value: Any) -> Any:
             return str(value)
         case datetime():
             return iso_text(value)
+        case date():
+            return value.isoformat()
         case float() if not math.isfinite(value):
             return java.double_text(value)
         case _:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from wireyard.errors import UsageError
 from wireyard.formats.base import Format, Row
+from wireyard.formats.plain_values import json_value
 from wireyard.layout import Column
 from wireyard.payloads.decoders import PayloadError, reason_of
 from wireyard.payloads.rules import Rule
@@ -98,7 +99,7 @@ class PayloadColumns:
         added["payload_decoder"] = rule.decoder.name
         try:
             value = rule.decoder.decode(data, row[self._destination or ""])
-            added["payload_value"] = jsonable(value)
+            added["payload_value"] = json_value(value)
         except PayloadError as error:
             added["payload_error"] = str(error)
         return added
@@ -193,19 +194,8 @@ def _shaped(value: Any, kind: pa.DataType) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return plain values as JSON text; bytes become hexadecimal, NaN and infinities text."""
-    return json.dumps(jsonable(value), ensure_ascii=False, separators=(",", ":"))
-
-
-def jsonable(value: Any) -> Any:
-    """Return plain values with the types of JSON."""
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {name: jsonable(item) for name, item in value.items()}
-    return [jsonable(item) for item in value] if isinstance(value, list) else value
+    """Return plain values as JSON text."""
+    return json.dumps(json_value(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def _texts(properties: Any) -> dict[str, list[str]]:

@@ -120,8 +120,8 @@ def _write_listing(found: pa.Table, file: IO[bytes]) -> None:
 
 
 def _write_table(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.decoding.cells import json_value
     from wireyard.cli.tables import TableWriter, console_on
+    from wireyard.formats.plain_values import json_value
 
     columns = [Column(field.name, _shown_kind(field.type), "") for field in found.schema]
     rows = (
@@ -150,7 +150,8 @@ def _shown_kind(kind: pa.DataType) -> str:
 
 
 def _write_jsonl(found: pa.Table, file: IO[bytes]) -> None:
-    from wireyard.cli.decoding.cells import json_line, json_value
+    from wireyard.cli.decoding.cells import json_line
+    from wireyard.formats.plain_values import json_value
 
     for batch in found.to_batches(_BATCH_ROWS):
         for row in batch.to_pylist():

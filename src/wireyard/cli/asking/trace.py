@@ -22,10 +22,11 @@ from wireyard.cli.asking.answers import (
     status_of,
     wrapped,
 )
-from wireyard.cli.decoding.cells import json_line, json_value
+from wireyard.cli.decoding.cells import json_line
 from wireyard.cli.options import PATH, complete_verdicts, examples
 from wireyard.cli.output import open_output
 from wireyard.errors import UsageError
+from wireyard.formats.plain_values import json_value
 from wireyard.text import count_text, moment, payload_text, printable
 
 if TYPE_CHECKING:

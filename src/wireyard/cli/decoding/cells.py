@@ -12,17 +12,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import Format
 from wireyard.formats.base import Row
+from wireyard.formats.plain_values import json_value
 from wireyard.layout import Column
 from wireyard.text import PAYLOADS, count_text, cut_note, moment, payload_text, printable
 
@@ -63,30 +61,6 @@ def json_text(value: Any) -> str:
     if text.isascii() and "\x7f" not in text:
         return text
     return _UNSAFE.sub(lambda at: f"\\u{ord(at[0]):04x}", text)
-
-
-def json_value(value: Any) -> Any:
-    """Convert a value to JSON; a map with keys that are no text becomes a list of pairs."""
-    match value:
-        case bytes():
-            return value.hex()
-        case float() if not math.isfinite(value):
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case list() | tuple():
-            return [json_value(item) for item in value]
-        case Mapping() if all(isinstance(key, str) for key in value):
-            return {key: json_value(item) for key, item in value.items()}
-        case Mapping():
-            return [[json_value(key), json_value(item)] for key, item in value.items()]
-        case datetime():
-            unit = "microseconds" if value.microsecond % 1000 else "milliseconds"
-            return value.isoformat(timespec=unit).replace("+00:00", "Z")
-        case date():
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case _:
-            return value
 
 
 _JSON_OF_KIND: Final[Mapping[str, Callable[[Any], Any]]] = MappingProxyType(
