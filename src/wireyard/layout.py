@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -92,8 +91,3 @@ class Column:
     doc: str
     spec: str = ""
     unit: str | None = None
-
-
-def column_names(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Return the names of `columns` in order."""
-    return tuple(column.name for column in columns)

@@ -21,7 +21,6 @@ _UDP: Final = int(Fate.UDP)
 _FIRST_KIND: Final = 0x0600
 
 # Bits of a GRE header (RFC 2784, 2890, 2637).
-_CHECKSUM: Final = 0x8000
 _ROUTING: Final = 0x4000
 _KEY: Final = 0x2000
 _SEQUENCE: Final = 0x1000

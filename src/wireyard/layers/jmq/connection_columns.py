@@ -575,8 +575,3 @@ def _number_gpackets(
 
 def _no_columns(count: int) -> list[Any]:
     return [np.empty(0, np.int64) for _ in range(count)]
-
-
-def _codes(texts: Sequence[str], indices: Any) -> tuple[Any, pa.Array]:
-    codes, dictionary = text_codes(pa.array(texts, pa.string()))
-    return codes[indices], dictionary

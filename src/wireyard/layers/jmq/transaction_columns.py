@@ -34,7 +34,6 @@ from wireyard.layers.jmq.states import DELIVERY, TRANSACTION, TRANSACTION_OUTCOM
 from wireyard.layers.states import NEXT, transitions
 from wireyard.layers.tables import as_fact_table
 
-_long: Final[Any] = np.int64
 _STATES: Final = TRANSACTION.states
 _OUTCOMES: Final = tuple(dict.fromkeys(TRANSACTION_OUTCOMES.values()))
 _OUTCOME_OF: Final = np.array(

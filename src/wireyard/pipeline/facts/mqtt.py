@@ -119,8 +119,6 @@ _PACKETS, _CLIENTS, _MESSAGES, _MARKS, _KNOWN, _WILLS, _CONNECTIONS, _RECORDS = 
     "packets", "clients", "messages", "marks", "known", "wills", "connections", "records",
 )  # fmt: skip
 """Names of what tasks pass on."""
-_TOPICS: Final = "topics"
-"""Name of the number of packets of each topic."""
 _OF_TOPICS: Final = ("topic", "retain", "will_topic")
 
 

@@ -254,18 +254,3 @@ def faults(options: Options, path: str) -> Iterator[None]:
         missing = options.ignore_missing and is_missing(path)
         if not (missing or options.ignore_corrupt):
             raise
-
-
-# --- paths of the lake in Spark's form --------------------------------------------------------
-
-
-def literal(path: str) -> str:
-    """Return a path of the lake as a URL for Hadoop, with its wildcard characters escaped."""
-    return re.sub(r"([*?\[\]{}\\])", r"\\\1", _url(path))
-
-
-def _url(path: str) -> str:
-    scheme, mark, rest = path.partition("://")
-    if not mark:
-        return f"file://{path}"  # Hadoop's default file system may be another one
-    return f"{'s3a' if scheme == 's3' else scheme}://{rest}"
