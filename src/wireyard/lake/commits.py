@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +34,14 @@ _BLOCK_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 8 << 20
 """Up to so many bytes of an object in a store are read again rather than sealed: a seal, which is
 written, found, read and deleted, takes six requests, and reading takes two."""
+
+
+class Seal(NamedTuple):
+    """What the record of a commit has of a file."""
+
+    rows: int
+    bytes: int
+    crc32: int
 
 
 def describe_file(path: str, name: str, run: str) -> DataFile:
@@ -77,13 +85,13 @@ def _read_seal(system: fs.FileSystem, path: str) -> tuple[int, int] | None:
     return found if all(type(one) is int and one >= 0 for one in found) else None
 
 
-def write_seal(path: str, rows: int, crc32: int, size: int) -> None:
+def write_seal(path: str, seal: Seal) -> None:
     """Write the rows and checksum of a file to a hidden file beside it, for `describe_file`."""
     system, inner = filesystem(path)
-    if _is_small_object(system, size):
+    if _is_small_object(system, seal.bytes):
         return
     with system.open_output_stream(_seal_path(inner)) as file:
-        file.write(json.dumps({"rows": rows, "crc32": crc32}).encode())
+        file.write(json.dumps({"rows": seal.rows, "crc32": seal.crc32}).encode())
 
 
 def move_file(path: str, target: str) -> None:

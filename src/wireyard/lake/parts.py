@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from wireyard.lake.commits import write_seal
+from wireyard.lake.commits import Seal, write_seal
 from wireyard.lake.staging import writing
 from wireyard.streams.source import filesystem
 
@@ -80,15 +80,18 @@ class PartFile:
             stream.write_table(table)
         self._footer[_FOOTER_PREFIX + name] = b64encode(sink.getvalue()).decode()
 
-    def close(self) -> None:
-        """Finish the file, and write its number of rows and checksum beside it."""
+    def close(self) -> Seal:
+        """Finish the file, and write its seal beside it; return the seal."""
         self._flush()
+        seal = Seal(self._rows, 0, 0)
         with writing(self._path):
             if self._writer is not None and self._stream is not None and self._sink is not None:
                 self._writer.add_key_value_metadata(self._footer)
                 self._writer.close()
                 self._stream.close()
-                write_seal(self._path, self._rows, self._sink.crc32, self._sink.size)
+                seal = Seal(self._rows, self._sink.size, self._sink.crc32)
+                write_seal(self._path, seal)
+        return seal
 
     def _flush(self) -> None:
         if not self._held:
@@ -183,12 +186,18 @@ def write_table(
     folder: str, rows: pa.Table, prefix: str = "part-", *, private: bool = False
 ) -> str:
     """Write a table as one file, even if it has no rows; return the file's name."""
+    return write_sealed(folder, rows, prefix, private=private)[0]
+
+
+def write_sealed(
+    folder: str, rows: pa.Table, prefix: str = "part-", *, private: bool = False
+) -> tuple[str, Seal]:
+    """Write a table as `write_table` does; return the file's seal too."""
     name = f"{prefix}{uuid4().hex}.parquet"
     file = PartFile(f"{folder}/{name}", rows.schema, private=private)
     for batch in rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]:
         file.write(batch)
-    file.close()
-    return name
+    return name, file.close()
 
 
 # --- reading --------------------------------------------------------------------------------

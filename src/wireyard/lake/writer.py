@@ -59,7 +59,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wireyard.errors import LakeError
-from wireyard.lake.commits import describe_file
+from wireyard.lake.commits import Seal, describe_file
 from wireyard.lake.inside import TEMPORARY_NAME, check_links, files_below
 from wireyard.lake.published import OPEN_FORMATS, expire_tables, publish_tables
 from wireyard.lake.records import (
@@ -118,6 +118,8 @@ class Lake(LakeSnapshot, Staging):
         self.table_format = self.record.table_format
         self.partition_by = self.record.partition_by
         self._undecided = False
+        self._sealed: dict[tuple[str, str], Seal] = {}
+        """Of files that this process has written and not committed, by table and name."""
         self._expired = datetime.min.replace(tzinfo=UTC)
         """Files that were removed from their tables before this time are deleted."""
 
@@ -191,7 +193,16 @@ class Lake(LakeSnapshot, Staging):
         Files that the previous run has not committed are deleted.
         """
         self._discard()
+        self._sealed = {}
         self.run = uuid4().hex
+
+    def write(self, table: str, rows: pa.Table) -> str:
+        """Stage a table as one file, which the commit does not read again; return its name."""
+        from wireyard.lake.parts import write_sealed
+
+        self.make_staging([table])
+        name, self._sealed[table, name] = write_sealed(self.staged(table), rows)
+        return name
 
     def fork(self) -> Lake:
         """Return the lake for a concurrent run, with a folder of its own.
@@ -200,6 +211,7 @@ class Lake(LakeSnapshot, Staging):
         calls `update_from` with the other. Do not call `expire` while there are two.
         """
         other = copy(self)
+        other._sealed = {}
         other.run = uuid4().hex
         return other
 
@@ -262,9 +274,14 @@ class Lake(LakeSnapshot, Staging):
     def _describe(self, change: Change) -> dict[tuple[str, str], DataFile]:
         """Return the entries of a change's new files for the record, by table and name."""
         new = [(table, name) for table, names in change.append.items() for name in names]
+
+        def describe(one: tuple[str, str]) -> DataFile:
+            if (seal := self._sealed.get(one)) is not None:
+                return DataFile(one[1], self.run, *seal)
+            return describe_file(self.staged(*one), one[1], self.run)
+
         with ThreadPoolExecutor(_THREADS) as pool:
-            files = pool.map(lambda one: describe_file(self.staged(*one), one[1], self.run), new)
-            return dict(zip(new, files, strict=True))
+            return dict(zip(new, pool.map(describe, new), strict=True))
 
     def _set_commit(self, commit: Commit) -> None:
         """Make a commit the present one."""

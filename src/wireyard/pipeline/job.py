@@ -18,12 +18,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
-
 from wireyard.captures.quarantine import QUARANTINE
 from wireyard.captures.stream_table import FILES, LEDGER_TABLE, STREAMS
 from wireyard.formats import names as format_names
-from wireyard.lake.parts import write_table
 from wireyard.lake.snapshot import DamagedFile
 from wireyard.lake.writer import Input, Lake
 from wireyard.layers.tables import all_tables
@@ -36,10 +33,10 @@ from wireyard.pipeline.decoding.task import (
 )
 from wireyard.pipeline.facts.stage import (
     Facts,
+    empty_facts,
     producers_shown,
     read_producers,
     related_to,
-    write_empty,
     write_facts,
 )
 from wireyard.pipeline.growing.readers import GrowthSettings
@@ -240,14 +237,7 @@ def add_missing_tables(draft: Draft) -> None:
     """Stage an empty file for each table that would have none."""
     for table, schema in _NEVER_EMPTY.items():
         if not draft.files(table):
-            draft.stage(table, [_write_table(draft.lake, table, schema.empty_table())])
+            draft.stage(table, [draft.lake.write(table, schema.empty_table())])
     for table in all_tables():
         if not draft.files(table):
-            draft.lake.make_staging([table])
-            draft.stage(table, [write_empty(draft.lake, table)])
-
-
-def _write_table(lake: Lake, table: str, rows: pa.Table) -> str:
-    """Stage a table as one file; return its name."""
-    lake.make_staging([table])
-    return write_table(lake.staged(table), rows)
+            draft.stage(table, [draft.lake.write(table, empty_facts(table))])

@@ -194,7 +194,7 @@ def _fetch_ranges(path: str, ranges: Callable[[int], Iterable[tuple[int, int]]])
         stops = {
             at: min(at + _FETCH_BYTES, stop)
             for start, stop in ranges(size)
-            for at in range(start, stop, _FETCH_BYTES)
+            for at in range(max(start, len(head)), stop, _FETCH_BYTES)
         }
         with ThreadPoolExecutor(_FETCHES) as pool:
             for _ in pool.map(fetch, stops):

@@ -25,11 +25,11 @@ from wireyard.captures.files.extents import (
 from wireyard.captures.files.file import REMOTE_AHEAD_BYTES, CaptureFile, Extent, map_extent
 from wireyard.captures.index import IndexedExtent, write_index
 from wireyard.captures.records import Context, describe_damage
+from wireyard.errors import SourceError
 from wireyard.lake.staging import writing
 from wireyard.pipeline.decoding.results import HeadersResult
 from wireyard.pipeline.inputs.captures import count_parts
 from wireyard.pipeline.inputs.finding import FoundInput
-from wireyard.streams.mapped import map_bytes
 from wireyard.streams.source import filesystem
 from wireyard.streams.split import cut_evenly
 
@@ -86,14 +86,14 @@ def cut_headers(found: FoundInput, split_bytes: int) -> list[HeaderPiece]:
         return []
     pieces: list[HeaderPiece] = []
     for path in found.files:
-        size = 0 if (data := map_bytes(path, 0, 0)) is None else len(data)
-        if size == 0:
+        try:
+            head = map_extent(path, 0, 0)
+        except SourceError:
             return []
-        head = map_extent(path, 0, 0)
         context, begun_ns = first_context(head, path), first_time_ns(head, path)
         pieces += (
             HeaderPiece(path, start, stop, of, context if start else None, start == 0, begun_ns)
-            for start, stop in pairwise(cut_evenly(size, split_bytes))
+            for start, stop in pairwise(cut_evenly(len(head), split_bytes))
         )
     return pieces
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wireyard.formats.jmq.layout import MESSAGE_TYPES
-from wireyard.lake.parts import read_batches, write_table
+from wireyard.lake.parts import read_batches
 from wireyard.lake.records import Input
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Lake
@@ -188,9 +188,9 @@ def read_producers(paths: Iterable[str]) -> pa.Table:
     return pa.concat_tables([fact_table("producers", ()), *(_read(path, names) for path in paths)])
 
 
-def write_empty(lake: Staging, table: str) -> str:
-    """Stage an empty file of a table of facts; return its name."""
-    return write_table(lake.staged(table), with_times(table, fact_table(table, ())))
+def empty_facts(table: str) -> pa.Table:
+    """Return a table of facts without rows."""
+    return with_times(table, fact_table(table, ()))
 
 
 def _rows(path: str) -> list[dict[str, Any]]:
