@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
+from tests.captures.connections import make_capture
 from tests.captures.make import BEGAN_NS, Packet, both_ways, ethernet, ipv4, pcap, tcp
 from tests.captures.rfc8448 import CLIENT_STREAM, SERVER_STREAM
 from tests.captures.test_parts import streams_of
@@ -244,7 +245,9 @@ def listed(bucket: str, prefix: str) -> list[dict[str, Any]]:
     return found
 
 
-MOST_REQUESTS = {0: 190, 3: 40}
+MOST_OF_PIECES, MOST_FETCHES = 250, 16
+"""Requests of a run over a capture in three pieces, and how many of them are for its bytes."""
+MOST_REQUESTS = {0: 120, 3: 35}
 """Requests of a run over three small files, by how many of them are in the lake already."""
 
 
@@ -295,3 +298,26 @@ def test_inputs_and_lake_on_s3(
     # No folder without files, and each file is written by one request.
     assert len(tags) > 10 and not any(name.endswith("/headers/") for name in tags)
     assert not any("-" in tag for tag in tags.values()), "written in parts"
+
+
+def test_a_large_capture_on_s3(s3: Path, tmp_path: Path) -> None:
+    """It is fetched once, in pieces, and all that is made of it takes few requests."""
+    content = make_capture(Random(3), 2_000)
+    local = tmp_path / "large.pcap"
+    local.write_bytes(content)
+    system, _ = filesystem("s3://bucket")
+    with system.open_output_stream("bucket/large/large.pcap") as file:
+        file.write(content)
+    before = s3.stat().st_size
+    with Lake.open("s3://bucket/large-lake") as lake:
+        found = list_inputs(["s3://bucket/large"]).inputs
+        fill_lake(lake, found, None, Silent(), split_bytes=len(content) // 3 + 1)
+    asked = s3.read_bytes()[before:].decode()
+    assert asked.count(" HTTP/1.1") <= MOST_OF_PIECES
+    fetched = [line for line in asked.splitlines() if "GET /bucket/large/" in line]
+    assert len(fetched) <= MOST_FETCHES
+    run(tmp_path / "lake", None, local)
+    remote, here = read_lake("s3://bucket/large-lake"), read_lake(str(tmp_path / "lake"))
+    assert {name: remote.read(name).num_rows for name in remote.files} == {
+        name: here.read(name).num_rows for name in here.files
+    }
