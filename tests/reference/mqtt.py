@@ -373,6 +373,10 @@ class Message:
         return self.released if self.origin == "will" and self.released else self.sent
 
     @property
+    def at(self) -> At:
+        return self.sent
+
+    @property
     def may_be_taken(self) -> bool:
         return self.refused is None and not self.malformed
 
@@ -401,6 +405,7 @@ class Attempt:
     may_be_live: bool  # whether a subscription that was not captured may have Retain As Published
     expires_s: int | None = None
     count: int = 1
+    again: list[At] = field(default_factory=list)
     acknowledged: At | None = None
     refused: int | None = None
     lost_ack: bool = False
@@ -482,7 +487,8 @@ class Connection:
     end_reason: str | None = None
     accepted: At | None = None
     damaged: bool = False  # whether bytes of it were not captured, or belong to no packet
-    unsure_before: At | None = None  # the first packet behind its last gap
+    lost: dict[bool, At | None] = field(default_factory=lambda: {True: None, False: None})
+    """By `from_client`: the first packet behind the last gap, `_ALWAYS` if there is none yet."""
     in_flight: tuple[int, int] = (0, 0)
     most_in_flight: int = 0  # to the client
     filled: At | None = None  # when that many were in flight first
@@ -492,8 +498,6 @@ class Connection:
     answered_open: At | None = None
     """The last one since which its window was never full."""
     is_full: bool = False
-    lost_last: dict[bool, bool] = field(default_factory=lambda: {True: False, False: False})
-    """By `from_client`: whether the latest gap is behind all its packets."""
     broken: Counter[bool] = field(default_factory=Counter)
     """By `from_client`: bytes behind its last packet that are no packets, gaps included."""
     lost_since_ns: int | None = None
@@ -513,6 +517,10 @@ class Connection:
     @property
     def maximum_packet_size(self) -> int | None:
         return self.most_bytes[False]
+
+    @property
+    def unsure_before(self) -> At | None:
+        return max((at for at in self.lost.values() if at is not None), default=None)
 
     @property
     def has_gap(self) -> bool:
@@ -812,8 +820,28 @@ class Facts:
         """Servers that may have subscriptions and messages that were not captured."""
         self.lost: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         """Spans of time in which packets of clients were sent that were not captured."""
+        self.lost_messages: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        """Those of them in which a message may have been sent."""
+        self.unseen: defaultdict[Stream, list[tuple[int, int]]] = defaultdict(list)
+        """The same of each stream to a client, that before its first packet included."""
         self.ends_ns: dict[str, int] = {}
         """C-24, by source"""
+
+
+def _unseen(rows: list[Row], ats: list[At]) -> Iterator[tuple[int, int]]:
+    """Return the spans in which messages may have been in a stream that were not captured."""
+    yield 0, min((at.ns for at in ats if at.ns is not None), default=0)
+    size, since_ns = 0, 0
+    for row, at in zip(rows, ats, strict=True):
+        if row.get("packet_type") is None:
+            since_ns = since_ns if size else at.reached_ns
+            size += row["length"]
+            continue
+        if size >= 5:
+            yield since_ns, at.reached_ns
+        size = 0
+    if size >= 5:
+        yield since_ns, _ALWAYS.reached_ns
 
 
 class Following:
@@ -826,6 +854,7 @@ class Following:
         self.has_older = False
         """Whether packets of the client may be missing, so that its session may be older."""
         self.lost: list[tuple[int, int]] = []
+        self.lost_messages: list[tuple[int, int]] = []
         self.sessions: dict[str, Session] = {}
         self.unnamed: list[Session] = []
         """Those of connections before their client id was known."""
@@ -847,6 +876,12 @@ class Following:
 
     def run(self, rows: list[Row]) -> None:
         ats = [self._at(row) for row in rows]
+        for name, side in self.sides.items():
+            if not side.from_client:
+                self.facts.unseen[name] += _unseen(
+                    [row for row in rows if (row["source"], row["stream"]) == name],
+                    [at for at in ats if (at.source, at.stream) == name],
+                )
         self.ends = sorted(self._end(name) for name in self.sides if self._seen(name).get("ended"))
         for row, at in zip(rows, ats, strict=True):
             # The first row of a stream opens it before ends of others are due.
@@ -1010,12 +1045,11 @@ class Following:
             self._malformed(connection, code, row, up, at)
         connection.damaged |= row.get("status") != "tail"
         connection.broken[up] += row["length"]
-        if row.get("status") == "gap" or connection.lost_last[up]:
+        if row.get("status") == "gap" or connection.lost[up] is _ALWAYS:
             self._lost(connection, at, up, connection.broken[up])
 
     def _lost(self, connection: Connection, at: At, up: bool, size: int) -> None:
-        connection.lost_last[up] = True
-        connection.unsure_before = _ALWAYS
+        connection.lost[up] = _ALWAYS
         self.has_older |= size >= 5
         if not up:
             self._connack_missing(connection, at)
@@ -1031,14 +1065,14 @@ class Following:
             if up:
                 self._lost_until(connection, at.reached_ns)
         connection.broken[up] = 0
-        if connection.lost_last[up]:
-            connection.lost_last[up] = False
-            if not connection.lost_last[not up]:
-                connection.unsure_before = at
+        if connection.lost[up] is _ALWAYS:
+            connection.lost[up] = at
 
     def _lost_until(self, connection: Connection, stop_ns: int) -> None:
         if connection.lost_since_ns is not None:
             self.lost.append((connection.lost_since_ns, stop_ns))
+            size = connection.broken[True] or _LAST_OFFSET  # none if it was not captured
+            self.lost_messages += self.lost[-1:] * (size >= 5)
             connection.lost_since_ns = None
 
     # C-11
@@ -1271,7 +1305,7 @@ class Following:
         if connection.session.connection is connection:
             # C-13
             shown = connection.begun or connection.has_client_packets
-            if shown and not any(connection.lost_last.values()):
+            if shown and connection.unsure_before is not _ALWAYS:
                 self._close(connection.session, at, "dropped", "dropped")
             else:
                 self._close(connection.session, at, None, "disconnected")
@@ -1308,6 +1342,7 @@ class Following:
             server = client.source, client.server
             self.facts.last[server] = max(self.facts.last.get(server, self.last), self.last)
             self.facts.lost[server] += self.lost
+            self.facts.lost_messages[server] += self.lost_messages
             if self.has_older:
                 self.facts.older.add(server)
 
@@ -1404,8 +1439,8 @@ class Following:
     # M-35
     @staticmethod
     def _again(record: Message | Attempt, at: At, effect: str, arrives: str, qos: int) -> None:
+        record.again.append(at)
         if isinstance(record, Message):
-            record.again.append(at)
             record.copies += arrives == "delivered" or record.qos == 1
         else:
             record.count += 1
@@ -1449,14 +1484,20 @@ class Following:
         if rule is not None:
             key = record.sent.key if isinstance(record, Message) else None
             self._breaks(connection, rule, up, at, key)
-        if isinstance(record, Attempt):
+        is_of_another = record is not None and self._may_be_of_another(connection, record)
+        if isinstance(record, Message) and not up:
+            self._read(connection, record.again[-1] if record.again else record.sent, at)
+        if is_of_another or rule == "session_over":
+            flows[packet_id].record = None
+            if is_of_another and record is not None:
+                accepted = record.acknowledged if isinstance(record, Attempt) else record.accepted
+                record.untraced |= accepted is None
+        elif isinstance(record, Attempt):
             if effect == "acknowledged":
                 record.acknowledged = record.acknowledged or at
             elif effect == "refused":
                 record.refused = code
         elif record is not None:
-            if not up:
-                self._read(connection, record.again[-1] if record.again else record.sent, at)
             if effect == "refused":
                 record.refused = code
             elif effect == "received":
@@ -1465,6 +1506,14 @@ class Following:
                 record.released = record.released or at
             elif effect == "acknowledged" and record.refused is None:
                 record.accepted = record.accepted or at
+
+    # C-12
+    @staticmethod
+    def _may_be_of_another(connection: Connection, record: Message | Attempt) -> bool:
+        last = record.again[-1] if record.again else record.at
+        if last < connection.opened and not connection.session.is_whole:
+            return True
+        return all(at is not None and last < at for at in connection.lost.values())
 
     # M-38
     def _read(self, connection: Connection, request: At, answer: At) -> None:
@@ -1958,8 +2007,10 @@ class Deliveries:
     def _partners(
         self, sent: list[tuple[At, int]], attempts: list[Attempt]
     ) -> list[set[int | None]]:
-        first_ns = min((start for start, _ in self.of.facts.lost[self.of.key]), default=None)
-        if first_ns is None or len(sent) <= 1 >= len(attempts):
+        first_ns = min(
+            (start for start, _ in self.of.facts.lost_messages[self.of.key]), default=None
+        )
+        if first_ns is None or (sent and attempts and self._is_sure(sent[0][0], attempts)):
             return _partners(sent, attempts)
         sure = [each for each in attempts if each.at.ns is None or each.at.ns <= first_ns]
         before = [
@@ -1967,6 +2018,22 @@ class Deliveries:
             for each in attempts[len(sure) :]
         ]
         return [*_partners(sent, sure), *({None, *places} for places in before)]
+
+    def _is_sure(self, sent: At, attempts: list[Attempt]) -> bool:
+        """Return whether no other message may be the one that was delivered."""
+        if len(self.messages) > 1 or len(attempts) > 1:
+            return False
+        facts, at = self.of.facts, attempts[0].at
+        return at.ns is None or not (
+            any(
+                first < at.time and sent.time - _NS_PER_S <= last
+                for first, last in facts.lost_messages[self.of.key]
+            )
+            and any(
+                first < at.time + _NS_PER_S and sent.time <= last
+                for first, last in facts.unseen[at.source, at.stream]
+            )
+        )
 
     # C-29
     @staticmethod
@@ -2505,8 +2572,10 @@ class Server:
         was_open = not was_away and passed and filled is not None and confirmed < filled
         if not overtaken and qos and connection.is_full and not was_open:
             after = [each for each in own if each.opened > connection.opened]
-            waits = "undecided" if passed else "queued"
-            return connection, self._waited(message, connection, after[:1]) or waits
+            waits = self._waited(message, connection, after[:1]) or "queued"
+            may_be_back = left == connection.until and waits != "discarded"  # C-6
+            is_open = may_be_back or (waits == "queued" and passed)
+            return connection, "undecided" if is_open else waits
         # M-63
         answered = connection.answered_open if qos else connection.answered
         is_answered = answered is not None and max(confirmed, connection.opened) < answered < left

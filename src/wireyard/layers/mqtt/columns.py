@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -70,6 +70,7 @@ from wireyard.layers.mqtt.records import (
     ConnectionRecord,
     Lost,
     Message,
+    Span,
     Subscribed,
     TopicKey,
     Will,
@@ -225,7 +226,7 @@ def known_of(evidence: StreamEvidence, streams: Iterable[Row] | None) -> list[Kn
                 *name, side.from_client, side.key, side.alone, side.older, side.followed,
                 None if streams is None else bool(row.get("begun")), row.get("ended"),
                 row.get("ended_ns"), row.get("ended_frame"), ends_ns.get(name[0]),
-                *evidence.ends(name),
+                evidence.first_ns(name), *evidence.ends(name),
             )
         )  # fmt: skip
     return sorted(known, key=itemgetter(0, 1))
@@ -261,11 +262,12 @@ class Matched:
     valued: set[TopicKey]
     asked: set[TopicKey]
     older: set[TopicKey]
-    lost: dict[TopicKey, Lost]
+    lost: dict[tuple[str, str], Lost]
+    lost_messages: dict[tuple[str, str], Lost]
+    """As of `Topics`."""
+    unseen: dict[Stream, tuple[Span, ...]]
     wills: list[Will]
     dropped: Counter[str]
-    lacking_ns: dict[tuple[str, str], int] = field(default_factory=dict)
-    """As of `Topics`."""
 
     @cached_property
     def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
@@ -302,14 +304,15 @@ class Matched:
             [accepted[place] for place in places],
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
             frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
-            {key: lost for key, lost in self.lost.items() if wanted(key)},
-            self.lacking_ns,
+            self.lost,
+            self.lost_messages,
+            self.unseen,
         )
 
 
 def match(found: Sequence[Clients]) -> Matched:
     """Find the subscriptions that match each topic on which there are messages."""
-    matched = Matched([], {}, [], [], {}, set(), set(), set(), {}, [], Counter())
+    matched = Matched([], {}, [], [], {}, set(), set(), set(), {}, {}, {}, [], Counter())
     brokers: defaultdict[tuple[str, str], KeptSubscriptions] = defaultdict(KeptSubscriptions)
     named: set[tuple[TopicKey, bool]] = set()
     waiting: list[Will] = []
@@ -325,9 +328,13 @@ def match(found: Sequence[Clients]) -> Matched:
         for broker, last in part.last.items():
             ends[broker] = max(ends.get(broker, last.at), last.at)
             brokers[broker].has_older |= last.has_older
-            brokers[broker].lost += last.lost
-            for first_ns, _ in last.lost:
-                matched.lacking_ns[broker] = min(first_ns, matched.lacking_ns.get(broker, first_ns))
+            for known, spans in (
+                (matched.lost, last.lost),
+                (matched.lost_messages, last.lost_messages),
+            ):
+                if spans:
+                    known[broker] = Lost.of((*spans, *known.get(broker, Lost()).spans))
+        matched.unseen |= part.unseen
         matched.asked |= part.asked
     for will in (*matched.wills, *waiting):
         message = will.message
@@ -346,8 +353,6 @@ def match(found: Sequence[Clients]) -> Matched:
             matched.older.add(key)
         if has_values and matching:
             matched.valued.add(key)
-        if has_values and kept.lost:
-            matched.lost[key] = kept.joined_lost
     matched.dropped["filters"] = sum(kept.refused for kept in brokers.values())
     matched.dropped = +matched.dropped
     topics = {key for key, _ in named}

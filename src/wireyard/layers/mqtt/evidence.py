@@ -218,6 +218,10 @@ class StreamEvidence:
         """Return the number of packets of a stream."""
         return self._counts[self._numbers[name]].packets if name in self._numbers else 0
 
+    def first_ns(self, name: Stream) -> int | None:
+        """Return the first time of a stream."""
+        return self._counts[self._numbers[name]].first_ns
+
     def ends(self, name: Stream) -> tuple[str | None, int | None, str | None, int | None]:
         """Return the endpoints of a stream: ``src_addr, src_port, dst_addr, dst_port``."""
         return self._counts[self._numbers[name]][2:6]

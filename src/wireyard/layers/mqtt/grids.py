@@ -253,56 +253,54 @@ class Connection(IntEnum):
     """Its last answered request; the broker had sent all messages from before it."""
     IS_DAMAGED = 26
     """Whether bytes of it were not captured or belong to no packet."""
-    UNSURE_BEFORE = 27
-    """The first packet behind the last of its gaps; `ALWAYS` if there is none yet."""
-    LOST_LAST_UP = 28
-    LOST_LAST_DOWN = 29
-    """Whether the latest gap of a direction is behind all its captured packets."""
-    LOST_SINCE_NS = 30
+    LOST_UP = 27
+    LOST_DOWN = 28
+    """By direction: the first packet behind the last of its gaps; `ALWAYS` if there is none yet."""
+    LOST_SINCE_NS = 29
     """Since when packets of the client may be missing that change retained values, until its next
     packet; 0 before the first packet of the connection."""
-    HAS_CLIENT = 31
+    HAS_CLIENT = 30
     """Whether a packet of the client was captured."""
-    IS_UNANSWERED = 32
+    IS_UNANSWERED = 31
     """Whether its CONNACK was not captured."""
-    MOST_BYTES_UP = 33
-    MOST_BYTES_DOWN = 34
+    MOST_BYTES_UP = 32
+    MOST_BYTES_DOWN = 33
     """Maximum Packet Size."""
-    ALIAS_MAXIMUM_UP = 35
-    ALIAS_MAXIMUM_DOWN = 36
+    ALIAS_MAXIMUM_UP = 34
+    ALIAS_MAXIMUM_DOWN = 35
     """Topic Alias Maximum; -1 if it is unknown."""
-    ALIASES_UP = 37
-    ALIASES_DOWN = 38
+    ALIASES_UP = 36
+    ALIASES_DOWN = 37
     """How often the topic aliases began anew."""
-    EARLY_FIRST = 39
-    EARLY_LAST = 40
+    EARLY_FIRST = 38
+    EARLY_LAST = 39
     """Packets of the client before CONNACK."""
-    PING_FIRST = 41
-    PING_LAST = 42
+    PING_FIRST = 40
+    PING_LAST = 41
     """Unanswered PINGREQ packets."""
-    UNREAD_FIRST = 43
-    UNREAD_LAST = 44
+    UNREAD_FIRST = 42
+    UNREAD_LAST = 43
     """Messages at QoS 0 without evidence yet that the broker read them."""
-    UNCONFIRMED_FIRST = 45
-    UNCONFIRMED_LAST = 46
+    UNCONFIRMED_FIRST = 44
+    UNCONFIRMED_LAST = 45
     """Subscriptions whose retained values may still follow."""
-    SERVED_AS = 47
+    SERVED_AS = 46
     """The first `Name` that messages to it were delivered to."""
-    KEEP_ALIVE_S = 48
+    KEEP_ALIVE_S = 47
     """Server Keep Alive; -1 if there is none, `UNKNOWN` if CONNACK was not captured."""
-    IS_BRIDGE = 49
-    ENDED_WITH = 50
+    IS_BRIDGE = 48
+    ENDED_WITH = 49
     """The broker's DISCONNECT."""
-    ANSWERED_OPEN = 51
+    ANSWERED_OPEN = 50
     """Its last answered request since which its window was never full."""
-    IS_FULL = 52
+    IS_FULL = 51
     """Whether its window may have been full at its end."""
-    MOST_IN_FLIGHT = 53
+    MOST_IN_FLIGHT = 52
     """Most messages to the client that were in flight at once."""
-    FILLED = 54
+    FILLED = 53
     """The PUBLISH with which so many were in flight first."""
-    BROKEN_UP = 55
-    BROKEN_DOWN = 56
+    BROKEN_UP = 54
+    BROKEN_DOWN = 55
     """Bytes behind the last packet of a direction that are no packets, gaps included."""
 
 
@@ -492,6 +490,8 @@ class LostSpan(IntEnum):
     KEY = 0
     FIRST_NS = 1
     LAST_NS = 2
+    BYTES = 3
+    """How many bytes they may have had."""
 
 
 class Count(IntEnum):

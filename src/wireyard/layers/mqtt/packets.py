@@ -161,6 +161,8 @@ class KnownStream(NamedTuple):
     ended_frame: int | None = None
     until_ns: int | None = None
     """When its capture ends."""
+    first_ns: int | None = None
+    """When its first packet was captured."""
     src_addr: str | None = None
     src_port: int | None = None
     dst_addr: str | None = None

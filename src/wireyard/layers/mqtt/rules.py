@@ -180,7 +180,8 @@ _TABLE: Final = (
     ("M-66", "3.2.2.3.14", "",
      "A Server Keep Alive replaces the client's; without the CONNACK of 5.0 it is unknown."),
     ("M-67", "3.1.2.4", "",
-     "What was delivered and not acknowledged ends with the session."),
+     "What was delivered and not acknowledged ends with the session. What comes later with its"
+     " identifier is not of it."),
     ("M-68", "4.3.3", "",
      "With PUBREC the broker has accepted a message; with PUBREL it delivers it."),
     ("M-69", "E M18", "",
@@ -278,7 +279,9 @@ _TABLE: Final = (
     ("C-11", "", "",
      "A connection whose CONNACK was not captured counts as accepted."),
     ("C-12", "", "",
-     "An acknowledgement may have been where the capture does not show it."),
+     "An acknowledgement may have been where the capture does not show it. If bytes of both sides"
+     " were not captured since a message, a packet with its identifier may be of another one; then"
+     " nothing shows what became of the first."),
     ("C-13", "", "",
      "If the last bytes of a side were lost, or nothing of the client was captured, there may"
      " have been a DISCONNECT."),
@@ -322,7 +325,12 @@ _TABLE: Final = (
      "Where packets may be missing, equal messages have several pairings with their deliveries."
      " A delivery is of a message if it is so in every pairing in order that leaves as few of"
      " both as possible without a partner. Behind the first bytes of publishers that were not"
-     " captured it may be of any message before it, or of none."),
+     " captured it may be of any message before it, or of none. A payload that was sent once and"
+     " delivered once is taken for one that is not sent again, unless there are two spans without"
+     " all bytes: one of publishers, from a second before the message to the delivery, in which"
+     " another one was sent, and one of the delivery's stream, from the message to a second"
+     " behind the delivery, in which its own delivery was; before the first packet of the stream"
+     " is such a span."),
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"

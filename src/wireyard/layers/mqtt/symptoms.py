@@ -28,12 +28,20 @@ _IS_THERE: Final = """EXISTS (
     WHERE s.source = d.source AND s.protocol = 'mqtt' AND s.client_id = d.consumer_client_id
       AND s.ended_by = 'open' AND s.status = 0
   )"""
-TAKEN_OVER: Final = """EXISTS (
+TAKEN_OVER: Final = f"""EXISTS (
     FROM sessions o
     WHERE o.source = s.source AND o.server = s.server AND o.client_id = s.client_id
       AND o.protocol = 'mqtt' AND o.status = 0 AND o.client <> s.client
       AND o.opened_ns > s.opened_ns AND o.opened_ns <= s.closed_ns
-  ) AND s.protocol = 'mqtt' AND s.client_id <> '' AND s.ended_by IN ('dropped', 'server')"""
+  ) AND s.protocol = 'mqtt' AND s.client_id <> '' AND (
+    s.ended_by = 'server'
+    OR s.ended_by = 'dropped' AND EXISTS (
+      FROM streams t
+      WHERE t.source = s.source AND t.ended_ns >= s.closed_ns
+        AND t.stream IN (s.stream, {BACK.replace("stream", "s.stream")})
+    )
+  )"""
+"""Another connection of the client came while it was open, as its end behind that shows."""
 LAST_WORD: Final = """LEFT JOIN (
     SELECT source, stream, max(captured_ns) AS said_ns FROM packets_mqtt GROUP BY ALL
   ) p ON p.source = s.source AND p.stream = s.stream"""
@@ -181,19 +189,19 @@ JOIN captured c ON c.source = r.source AND c.stream = r.back
 JOIN ends e ON e.source = r.source
 JOIN sessions s ON s.source = r.source AND s.stream IN (r.stream, r.back)
   AND s.protocol = 'mqtt' AND s.ended_by IS DISTINCT FROM 'refused'
-JOIN streams o ON o.source = r.source AND o.stream = r.stream
 LEFT JOIN streams g ON g.source = r.source AND g.stream = r.back
 LEFT JOIN lossy l ON l.source = r.source
 LEFT JOIN answers a ON a.source = r.source AND a.stream = r.back
   AND a.packet_type = r.packet_type + 1 AND a.packet_id IS NOT DISTINCT FROM r.packet_id
 WHERE r.stream = s.stream AND coalesce(g.bytes_gap, 0) = 0 AND r.number > coalesce(a.count, 0)
-  AND coalesce(
-    s.closed_ns, if(l.source IS NULL, e.end_ns, greatest(o.last_ns, g.last_ns))
+  AND if(
+    l.source IS NULL OR (g.begun AND g.ended = 'fin'), coalesce(s.closed_ns, e.end_ns), g.last_ns
   ) - r.captured_ns >= {LONG_NS}
 GROUP BY 2, request
 """
 """Requests that were not answered for a second or more, on connections whose answers were
-captured. Where a capture lacks packets, a connection is known to be open until its last one."""
+captured. Where a capture lacks packets, one is missing only if it had to come before the last
+packet of the broker, or before its FIN."""
 _NEVER_SERVED: Final = f"""
 WITH granted AS (
   SELECT d.source, {NAME} AS client, d.consumer, d.subscription, count(*) AS count,

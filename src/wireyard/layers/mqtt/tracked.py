@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,7 +17,9 @@ from wireyard.layers.endpoints import stream_endpoints
 from wireyard.layers.mqtt import grids
 from wireyard.layers.mqtt.deliveries.subscriptions import Last
 from wireyard.layers.mqtt.deliveries.topics import split_shared
+from wireyard.layers.mqtt.directions import Stream as StreamName
 from wireyard.layers.mqtt.grids import (
+    ALWAYS,
     NO_TIME,
     NONE,
     UNKNOWN,
@@ -27,6 +30,7 @@ from wireyard.layers.mqtt.grids import (
     Flag,
     Key,
     Packet,
+    Rare,
     Record,
     Stream,
     Subscription,
@@ -34,6 +38,7 @@ from wireyard.layers.mqtt.grids import (
     Tracking,
     WillFate,
 )
+from wireyard.layers.mqtt.kernels.connections import SMALLEST_BYTES
 from wireyard.layers.mqtt.kernels.messages import RULE_NAMES
 from wireyard.layers.mqtt.packets import Packets, hash_payloads
 from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
@@ -85,6 +90,8 @@ class Clients:
     """Wills whose delay ends after the last packet of their client."""
     last: dict[tuple[str, str], Last]
     """The last packet of each broker."""
+    unseen: dict[StreamName, tuple[Span, ...]]
+    """Spans in which streams to clients lack packets."""
     dropped: Counter[str]
     tables: dict[str, pa.Table]
     """The tables `sessions` and `violations`."""
@@ -117,6 +124,7 @@ def results_of(packets: Packets, rare: RarePackets, arrays: Tracking, breaches: 
         list(results.wills(WillFate.PUBLISHED)),
         list(results.wills(WillFate.WAITING)),
         results.last(),
+        results.unseen(),
         +Counter(dropped),
         {"sessions": results.sessions(), "violations": results.violations(breaches)},
     )
@@ -428,9 +436,10 @@ class _Results:
         """Return until when answers to the session of each client may not have been captured."""
         rows = self._arrays.connections
         latest: dict[tuple[str, str, int], int] = {}
-        for number in np.flatnonzero(rows[:, Connection.UNSURE_BEFORE] != NONE).tolist():
+        unsure_before = rows[:, [Connection.LOST_UP, Connection.LOST_DOWN]].max(axis=1)
+        for number in np.flatnonzero(unsure_before != NONE).tolist():
             key = self._sources[number], self._servers[number], int(rows[number, Connection.NAME])
-            unsure = int(rows[number, Connection.UNSURE_BEFORE])
+            unsure = int(unsure_before[number])
             latest[key] = max(unsure, latest.get(key, unsure))
         clients = self._arrays.clients[: self._arrays.counts[Count.CLIENTS]].tolist()
         keys = ((self._sources[one], self._servers[one], name) for one, name, _ in clients)
@@ -476,9 +485,14 @@ class _Results:
         shared: dict[tuple[str, str], tuple[str, str]] = {}
         pairs = ((self._sources[number], self._servers[number]) for number in connections)
         brokers = [shared.setdefault(pair, pair) for pair in pairs]
-        spans: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
-        for key, first_ns, last_ns in arrays.lost[: arrays.counts[Count.LOST]].tolist():
+        spans, large = (
+            defaultdict[tuple[str, str], list[Span]](list),
+            defaultdict[tuple[str, str], list[Span]](list),
+        )
+        for key, first_ns, last_ns, size in arrays.lost[: arrays.counts[Count.LOST]].tolist():
             spans[brokers[key]].append((first_ns, last_ns))
+            if size >= SMALLEST_BYTES:
+                large[brokers[key]].append((first_ns, last_ns))
         older = {brokers[key] for key in np.flatnonzero(arrays.keys[:, Key.HAS_OLDER]).tolist()}
         order = np.lexsort([column[last] for column in columns]).tolist()
         latest = {brokers[key]: int(last[key]) for key in order}
@@ -489,7 +503,37 @@ class _Results:
         for (broker, packet), end_ns in zip(latest.items(), ends_ns, strict=True):
             at = packets.position(packet)
             at = at._replace(reached_ns=max(at.reached_ns, end_ns))
-            found[broker] = Last(broker, at, broker in older, tuple(spans[broker]))
+            found[broker] = Last(
+                broker, at, broker in older, tuple(spans[broker]), tuple(large[broker])
+            )
+        return found
+
+    def unseen(self) -> dict[StreamName, tuple[Span, ...]]:
+        """Return the spans in which streams to clients lack packets, in order.
+
+        They are from the packet before bytes that are none to the one behind them, if these may
+        have been a message.
+        """
+        packets, rare = self._packets, self._rare
+        to_client = packets.grid[:, Packet.FLAGS] & Flag.FROM_CLIENT == 0
+        others = np.flatnonzero(to_client & (packets.grid[:, Packet.KIND] == 0))
+        others = others[rare.grid[rare.row[packets.kept_row[others]], Rare.IS_BYTES] == 1]
+        is_lacking = np.zeros(len(packets.streams), np.bool_)
+        is_lacking[packets.stream[others]] = True
+        rows = np.flatnonzero(is_lacking[packets.stream])
+        rows = rows[np.argsort(packets.stream[rows], kind="stable")]
+        is_other = np.isin(rows, others)
+        starts = np.flatnonzero(np.diff(packets.stream[rows], prepend=NONE, append=NONE))
+        found = {}
+        for start, stop in pairwise(starts.tolist()):
+            stream = packets.streams[packets.stream[rows[start]]]
+            ends = np.flatnonzero(np.diff(is_other[start:stop], prepend=False, append=False))
+            reached_ns = [*packets.reached_ns[rows[start:stop]].tolist(), ALWAYS]
+            found[stream.source, stream.name] = tuple(
+                (reached_ns[first], reached_ns[last])
+                for first, last in ends.reshape(-1, 2).tolist()
+                if packets.length[rows[start + first : start + last]].sum() >= SMALLEST_BYTES
+            )
         return found
 
 

@@ -56,6 +56,7 @@ from wireyard.layers.mqtt.kernels.connections import (
     open_session,
     take_effect,
 )
+from wireyard.layers.mqtt.kernels.messages import unsure_before
 from wireyard.layers.mqtt.kernels.sessions import close, end_flows, finish_session
 from wireyard.layers.mqtt.kernels.slots import Owner, clear, slot_of
 from wireyard.layers.mqtt.packets import LARGE_BYTES, TRACKED, KnownStream, Packets
@@ -251,7 +252,7 @@ def _end_stream(t: Any, stream: int) -> None:
     # If no packet of the client was captured, its DISCONNECT may have been before.
     is_shown = row[Connection.CONNECT] != NONE or row[Connection.HAS_CLIENT]
     at = len(t.packets) + stream
-    if is_shown and not (row[Connection.LOST_LAST_UP] or row[Connection.LOST_LAST_DOWN]):
+    if is_shown and unsure_before(t, c) != ALWAYS:
         close(t, session, at, EndedBy.DROPPED, _DROPPED, at)
     else:
         close(t, session, at, EndedBy.UNSEEN, _DISCONNECTED, at)

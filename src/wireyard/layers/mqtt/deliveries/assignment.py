@@ -25,6 +25,7 @@ _EARLY_NS: Final = 5_000_000
 send a segment again."""
 _APART_NS: Final = 2_000_000_000
 """Most by which the clocks of two taps differ."""
+_SECOND_NS: Final = 1_000_000_000
 _OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 
 
@@ -210,7 +211,7 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
     ats = g.attempts[by_time, Delivered.AT].astype(np.int64)
     partners = np.full(len(by_time), NONE, np.int64)
     capacities = g.expected[order, Expected.CAPACITY].astype(np.int64)
-    of_runs = _with_lacking(g, by_time, runs)
+    of_runs = _with_lacking(g, g.expected[order, Expected.MESSAGE], by_time, runs)
     kernels.find_partners(starts, capacities, ats, of_runs, np.empty_like(order), partners)
     entries, of_entry = _places(runs[:, 0], runs[:, 1])
     places, of_place = _places(runs[:, 2], runs[:, 3])
@@ -228,15 +229,25 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
     g.expected[order[entries], Expected.IS_UNSURE] = is_open
 
 
-def _with_lacking(g: DeliveryGrids, attempts: Ints, runs: Grid32) -> Grid32:
+def _with_lacking(
+    g: DeliveryGrids, messages: Ints | Int32s, attempts: Ints, runs: Grid32
+) -> Grid32:
     """Add the first attempt that may be of a message that is not among those of its run.
 
-    A payload that was sent once and delivered once is taken for one that is not sent again.
+    A payload that was sent once and delivered once is taken for one that is not sent again, unless
+    both another message and its own delivery may be in what was not captured.
     """
     first, last, start, stop = runs.T
-    lack = np.concatenate(([0], np.cumsum(g.attempts[attempts, Delivered.LACKS_EQUALS])))
-    is_once = (last - first <= 1) & (stop - start <= 1)
-    behind = np.where(is_once, stop, stop - lack[stop] + lack[start])
+    is_lacking = g.lost_until_ns[attempts] != NO_TIME
+    lack = np.concatenate(([0], np.cumsum(is_lacking)))
+    behind = stop - lack[stop] + lack[start]
+    is_pair = np.flatnonzero((last - first == 1) & (stop - start == 1))
+    message, attempt = messages[first[is_pair]], attempts[start[is_pair]]
+    is_once = np.bincount(g.messages[:, Message.GROUP])[g.messages[message, Message.GROUP]] == 1
+    is_seen = g.lost_until_ns[attempt] < g.sent_ns[message] - _SECOND_NS
+    is_seen |= g.unseen_until_ns[attempt] < g.sent_ns[message]
+    sure = is_pair[is_once & is_seen]
+    behind[sure] = stop[sure]
     found: Grid32 = np.column_stack((runs, behind.astype(np.int32)))
     return found
 
@@ -335,7 +346,8 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     bounds = np.flatnonzero(np.diff(keys[wanted], prepend=NONE, append=NONE))
     groups = group[wanted[bounds[:-1]]]
     bounds_of = first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]
-    runs = _with_lacking(g, left[wanted], np.stack(bounds_of, 1).astype(np.int32))
+    runs = np.stack(bounds_of, 1).astype(np.int32)
+    runs = _with_lacking(g, np.arange(len(g.messages)), left[wanted], runs)
     starts, copies = g.messages[:, [Message.START, Message.COPIES]].T.astype(np.int64)
     ats = attempts[left[wanted], Delivered.AT].astype(np.int64)
     partners = np.empty(len(wanted), np.int64)

@@ -57,6 +57,7 @@ from wireyard.layers.mqtt.deliveries.retained import (
 )
 from wireyard.layers.mqtt.deliveries.rows import Numbered, Times, broken_rules, delivery_table
 from wireyard.layers.mqtt.deliveries.subscriptions import ends_of
+from wireyard.layers.mqtt.directions import Stream
 from wireyard.layers.mqtt.grids import NO_TIME, NONE, Status
 from wireyard.layers.mqtt.kernels import deliveries as kernels
 from wireyard.layers.mqtt.kernels.deliveries import MISSED, UNDECIDED, Delivered, DeliveryRow
@@ -73,6 +74,7 @@ from wireyard.layers.mqtt.records import (
     Client,
     ConnectionRecord,
     Lost,
+    Span,
     Subscribed,
     TopicKey,
     Will,
@@ -89,7 +91,7 @@ MAX_UNDELIVERED: Final = 1 << 20
 """Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
 megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""
 _POSITIONS: Final = ("sent_", "accepted_", "released_", "at_")
-_NEVER_NS: Final = (1 << 63) - 1
+_SECOND_NS: Final = 1_000_000_000
 _MESSAGE_COLUMNS: Final = (
     "client", "topic", "qos", "retain", "length", "expires_s", "response_topic",
     "correlation_data", "malformed", "refused", "is_lasting",
@@ -119,11 +121,12 @@ class Topics:
     prefixed: frozenset[tuple[str, str, str]] = frozenset()
     """Source, server and name of clients with filters that begin with $, as those that brokers
     define."""
-    lost: Mapping[TopicKey, Lost] = field(default_factory=dict)
-    """For topics with retained values, the packets that were not captured."""
-    lacking_ns: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By source and server of a broker, since when messages may have been sent to it that were not
-    captured."""
+    lost: Mapping[tuple[str, str], Lost] = field(default_factory=dict)
+    """By source and server of a broker: the packets to it that were not captured."""
+    lost_messages: Mapping[tuple[str, str], Lost] = field(default_factory=dict)
+    """Those of them that may have been messages."""
+    unseen: Mapping[Stream, tuple[Span, ...]] = field(default_factory=dict)
+    """The same in streams to clients, ascending."""
 
 
 @dataclass(slots=True)
@@ -149,6 +152,13 @@ def deliver(
     and `DELIVERED`; `clients` and `streams` are by number.
     """
     return _Derivation(sent, delivered, topics, clients, streams).run()
+
+
+def _last_before(spans: Sequence[Span], at_ns: Ints) -> Ints:
+    """Return the end of the last of some ascending spans that begin before times, or `NO_TIME`."""
+    firsts, lasts = np.array([(NO_TIME, NO_TIME), *spans], np.int64).T
+    before: Ints = lasts[np.maximum(np.searchsorted(firsts, at_ns) - 1, 0)]
+    return before
 
 
 class _ByClient(dict[TopicKey, dict[str, list[Subscribed]]]):
@@ -322,10 +332,10 @@ class _Derivation:
             if (change := message.change()) is not None:
                 for record in value_records(change):
                     keyed[record.key].append(record)
-        for key, lost in self.known.lost.items():
-            if key in keyed or key in self.known.valued:
-                record = lost_record(key[:2], key[2], lost)
-                keyed[record.key].append(record)
+        for key in self.topics.all:
+            lost = self.known.lost.get(key[:2])
+            if lost is not None and (key in keyed or key in self.known.valued):
+                keyed[key].append(lost_record(key[:2], key[2], lost))
         for key in self.known.valued:
             for subscribed in self.known.matching.get(key, ()):
                 keyed[key].append(new_subscription_record(key[2], subscribed))
@@ -402,10 +412,10 @@ class _Derivation:
                 positions.column(delivered["at"][attempts_by], "ns"),
             )
         )
-        lacking = self.known.lacking_ns
-        since_ns = np.array([lacking.get(key[:2], _NEVER_NS) for key in self.topics.all], np.int64)
-        attempts[:, Delivered.LACKS_EQUALS] = at_ns > since_ns[delivered["topic"][attempts_by]]
-        g = DeliveryGrids(messages, attempts, subs, expected, expected_subs, sent_ns, at_ns, groups)
+        g = DeliveryGrids(
+            messages, attempts, subs, expected, expected_subs, sent_ns, at_ns,
+            *self._uncaptured(attempts_by, at_ns), groups,
+        )  # fmt: skip
         by_rank = np.empty(len(ranks), np.int64)
         by_rank[ranks] = np.arange(len(ranks))
         of = Numbered(
@@ -417,6 +427,29 @@ class _Derivation:
             return matching[firsts[topic] : firsts[topic + 1]]
 
         return self._judge(g, of, connections, matching_of)
+
+    def _uncaptured(self, rows: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
+        """Return for attempts `lost_until_ns` and `unseen_until_ns`, as of `DeliveryGrids`."""
+        lost, unseen = np.full((2, len(rows)), NO_TIME)
+        if not self.known.lost_messages:
+            return lost, unseen
+        brokers = Numbers[tuple[str, str]]()
+        of_topics = np.array([brokers[key[:2]] for key in self.topics.all], np.int64)
+        broker = of_topics[self.delivered["topic"][rows]]
+        for key, found in self.known.lost_messages.items():
+            own = np.flatnonzero(broker == brokers[key])
+            lost[own] = _last_before(found.spans, at_ns[own])
+        stream, _ = self.positions.column(self.delivered["at"][rows], "stream")
+        firsts = [NO_TIME if one.first_ns is None else one.first_ns for one in self.streams]
+        unseen = np.array(firsts, np.int64)[stream]
+        order, _ = by_group(stream, len(firsts))
+        starts = np.searchsorted(stream[order], np.arange(len(firsts) + 1))
+        for number, one in enumerate(self.streams):
+            if spans := self.known.unseen.get((one.source, one.name)):
+                own = order[starts[number] : starts[number + 1]]
+                until = _last_before(spans, at_ns[own] + _SECOND_NS)
+                unseen[own] = np.maximum(unseen[own], until)
+        return lost, unseen
 
     def _judge(
         self,

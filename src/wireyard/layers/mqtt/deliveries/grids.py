@@ -195,6 +195,12 @@ class DeliveryGrids:
     sent_ns: Ints
     at_ns: Ints
     """When messages were sent, and attempts made; `NO_TIME` if that is unknown."""
+    lost_until_ns: Ints
+    """For each attempt, the end of the last span that begins before it in which packets to the
+    broker were not captured; `NO_TIME` if there is none."""
+    unseen_until_ns: Ints
+    """The same for packets of its own stream, a second after it included; at least when its stream
+    begins."""
     groups: int
     """The number of groups."""
     is_shared: Bools = field(init=False)
@@ -315,7 +321,7 @@ def attempt_grid(
         "name": names[delivered["client"]],
         "outcome": outcome,
     }
-    grid = _grid({**columns, "group": 0, "lacks_equals": 0}, order, Delivered)
+    grid = _grid({**columns, "group": 0}, order, Delivered)
     grid[:, Delivered.GROUP] = groups
     return grid
 

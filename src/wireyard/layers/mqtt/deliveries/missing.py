@@ -243,7 +243,10 @@ class _Clients:
         if not overtaken and qos and connection.is_full and not was_open:
             after = place + 1 if place + 1 < last else NONE
             waits = VERDICT_NAMES[verdict_of_wait(grid, place, after, *waiting)]
-            return connection, "undecided" if waits == "queued" and passed else waits
+            # A connection of an unknown client may have resumed the session.
+            may_be_back = left is not None and left == connection.until and waits != "discarded"
+            is_open = may_be_back or (waits == "queued" and passed)
+            return connection, "undecided" if is_open else waits
         answered = connection.answered_open if qos else connection.answered
         is_answered = (
             answered is not None

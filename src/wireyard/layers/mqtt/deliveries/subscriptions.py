@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cached_property
 from itertools import chain, groupby
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from wireyard.layers.mqtt.deliveries.topics import split_shared
-from wireyard.layers.mqtt.records import Lost, Span, Subscribed
+from wireyard.layers.mqtt.records import Span, Subscribed
 from wireyard.layers.records import Position
 
 MAX_LEVELS: Final = 200
@@ -142,6 +141,8 @@ class Last(NamedTuple):
     has_older: bool
     lost: tuple[Span, ...] = ()
     """Spans in which packets of clients were sent that were not captured."""
+    lost_messages: tuple[Span, ...] = ()
+    """Those of them in which a message may have been sent."""
 
 
 class KeptSubscriptions:
@@ -154,8 +155,6 @@ class KeptSubscriptions:
         self.refused = 0
         self.has_older = False
         """Whether some of its subscriptions may be older than the capture."""
-        self.lost: list[Span] = []
-        """Spans in which packets of clients were sent that were not captured."""
         self._tree = Subscriptions()
         self._by_filter: dict[str, list[Subscribed]] = {}
         self._count = 0
@@ -170,11 +169,6 @@ class KeptSubscriptions:
             self._by_filter.setdefault(filter, []).append(subscribed)
         else:
             self.refused += 1
-
-    @cached_property
-    def joined_lost(self) -> Lost:
-        """The lost packets; complete before any topic."""
-        return Lost.of(self.lost)
 
     def matching(self, topic: str) -> Iterator[Subscribed]:
         """Yield all that ever matched a topic, by filter without share name, then by age."""

@@ -114,7 +114,7 @@ _LATEST: Final = 5
 _BY_LEVEL_ALONE: Final = int(Bridge.BY_LEVEL_ALONE)
 _FOREVER_S: Final = 0xFFFF_FFFF
 """Session Expiry Interval of a session that does not expire."""
-_SMALLEST_BYTES: Final = 5
+SMALLEST_BYTES: Final = 5
 """Of a packet that subscribes or publishes, or grants a subscription."""
 _SMALLEST_CHANGE_BYTES: Final = 4
 """Of a packet that changes a retained value: PUBREL."""
@@ -158,8 +158,7 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
     row[Connection.ENDED_BY] = EndedBy.OPEN
     for column in (
         Connection.VERSION, Connection.PACKETS, Connection.BYTES, Connection.SENT,
-        Connection.RECEIVED, Connection.IS_DAMAGED, Connection.LOST_LAST_UP,
-        Connection.LOST_LAST_DOWN, Connection.HAS_CLIENT, Connection.ALIASES_UP,
+        Connection.RECEIVED, Connection.IS_DAMAGED, Connection.HAS_CLIENT, Connection.ALIASES_UP,
         Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
         Connection.IS_FULL, Connection.MOST_IN_FLIGHT, Connection.BROKEN_UP,
         Connection.BROKEN_DOWN,
@@ -299,8 +298,8 @@ def _other_bytes(t: Any, c: int, packet: int, from_client: bool) -> None:
         row[Connection.IS_DAMAGED] = 1
     broken = Connection.BROKEN_UP if from_client else Connection.BROKEN_DOWN
     row[broken] += t.length[packet]
-    is_behind_gap = row[Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN]
-    if rare[Rare.IS_GAP] == 1 or is_behind_gap:
+    lost = row[Connection.LOST_UP if from_client else Connection.LOST_DOWN]
+    if rare[Rare.IS_GAP] == 1 or lost == ALWAYS:
         _lose(t, c, packet, from_client, row[broken])
 
 
@@ -308,9 +307,8 @@ def _other_bytes(t: Any, c: int, packet: int, from_client: bool) -> None:
 def _lose(t: Any, c: int, packet: int, from_client: bool, most: int) -> None:
     """Note that packets of up to `most` bytes of one side are lost, all if its stream is."""
     row = t.connections[c]
-    row[Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN] = 1
-    row[Connection.UNSURE_BEFORE] = ALWAYS
-    if most >= _SMALLEST_BYTES:
+    row[Connection.LOST_UP if from_client else Connection.LOST_DOWN] = ALWAYS
+    if most >= SMALLEST_BYTES:
         t.counts[Count.HAS_OLDER] = 1
     if not from_client:
         _miss_connack(t, c, packet)
@@ -331,12 +329,9 @@ def _behind_gap(t: Any, c: int, packet: int, from_client: bool) -> None:
         if from_client:
             lose_until(t, c, t.reached_ns[packet])
     row[Connection.BROKEN_UP if from_client else Connection.BROKEN_DOWN] = 0
-    own = Connection.LOST_LAST_UP if from_client else Connection.LOST_LAST_DOWN
-    other = Connection.LOST_LAST_DOWN if from_client else Connection.LOST_LAST_UP
-    if row[own]:
-        row[own] = 0
-        if not row[other]:
-            row[Connection.UNSURE_BEFORE] = packet
+    own = Connection.LOST_UP if from_client else Connection.LOST_DOWN
+    if row[own] == ALWAYS:
+        row[own] = packet
 
 
 @inlined
@@ -348,6 +343,8 @@ def lose_until(t: Any, c: int, stop_ns: int) -> None:
         t.counts[Count.LOST] = at + 1
         t.lost[at, LostSpan.KEY] = t.counts[Count.KEY]
         t.lost[at, LostSpan.FIRST_NS], t.lost[at, LostSpan.LAST_NS] = since_ns, stop_ns
+        size = t.connections[c, Connection.BROKEN_UP]
+        t.lost[at, LostSpan.BYTES] = size if size else ALWAYS  # none if the stream was not captured
         t.connections[c, Connection.LOST_SINCE_NS] = NONE
 
 

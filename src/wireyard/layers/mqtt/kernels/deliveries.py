@@ -59,8 +59,6 @@ class Delivered(IntEnum):
     """Whether a subscription that was not captured may have Retain As Published."""
     IS_EXTRA = 10
     """Whether a retained value came once more than new subscriptions account for."""
-    LACKS_EQUALS = 11
-    """Whether equal messages may have been sent before it that were not captured."""
 
 
 class DeliveryRow(IntEnum):

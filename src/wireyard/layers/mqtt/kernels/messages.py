@@ -83,13 +83,13 @@ _REPEATED, _LOST_ACK, _DELIVERED, _RECEIVED, _RELEASED, _ACKNOWLEDGED, _REFUSED 
 )
 (
     _ID_IN_USE, _ID_IN_USE_BROKER, _MAXIMUM_CLIENT, _MAXIMUM_BROKER, _ALIAS_CLIENT, _ALIAS_BROKER,
-    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER, _DUP_FIRST,
+    _ALIAS_UNKNOWN, _SUBSCRIPTION_IDENTIFIER, _DUP_FIRST, _SESSION_OVER,
 ) = map(
     RULE_NAMES.index,
     (
         "id_in_use", "id_in_use_broker", "receive_maximum_client", "receive_maximum_broker",
         "alias_maximum_client", "alias_maximum_broker", "alias_unknown",
-        "subscription_identifier", "dup_first",
+        "subscription_identifier", "dup_first", "session_over",
     ),
 )  # fmt: skip
 _ERROR: Final = 128
@@ -136,6 +136,30 @@ def breaks(t: Any, c: int, rule: int, from_client: bool, packet: int, record: in
     if rule == _DUP_FIRST and not row[Connection.IS_CLEAN] and row[Connection.RESUMED] != 0:
         return  # The first copy may have been on an earlier connection, and never have left.
     add_breach(t, c, rule, from_client, packet, record)
+
+
+# --- gaps -----------------------------------------------------------------------------------
+
+
+@inlined
+def unsure_before(t: Any, c: int) -> int:
+    """Return the first packet behind the last gap of a connection, as of `Connection.LOST_UP`."""
+    row = t.connections[c]
+    return int(max(row[Connection.LOST_UP], row[Connection.LOST_DOWN]))
+
+
+@inlined
+def _may_be_of_another(t: Any, c: int, record: int) -> bool:
+    """Return whether a packet with the identifier of a message may be of another message.
+
+    So it is if packets of both sides may be missing since the message was sent.
+    """
+    row, last = t.connections[c], t.records[record, Record.PACKET]
+    if t.records[record, Record.AGAIN] != NONE:
+        last = t.records[record, Record.AGAIN]
+    if last < row[Connection.OPENED] and not t.sessions[row[Connection.SESSION], Session.IS_WHOLE]:
+        return True
+    return bool(row[Connection.LOST_UP] > last and row[Connection.LOST_DOWN] > last)
 
 
 # --- answers --------------------------------------------------------------------------------
@@ -223,7 +247,7 @@ def _is_sparse(t: Any, c: int) -> bool:
     row = t.connections[c]
     session = row[Connection.SESSION]
     is_whole = t.sessions[session, Session.IS_KNOWN] and t.sessions[session, Session.IS_WHOLE]
-    return bool(not is_whole or row[Connection.UNSURE_BEFORE] != NONE)
+    return not is_whole or unsure_before(t, c) != NONE
 
 
 @inlined
@@ -339,7 +363,7 @@ def _publish_flow(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> N
         record = before
         _count_again(t, record, packet, fact, received, to_broker)
     else:
-        has_gap = t.connections[c, Connection.UNSURE_BEFORE] != NONE
+        has_gap = unsure_before(t, c) != NONE
         is_lost = before != NONE and not to_broker and has_gap
         if is_lost and records[before, Record.ACCEPTED] == NONE:
             # Its acknowledgement may not have been captured.
@@ -365,8 +389,8 @@ def _count_again(
 ) -> None:
     """Count a resend of a message."""
     row = t.records[record]
+    row[Record.AGAIN] = packet
     if to_broker:
-        row[Record.AGAIN] = packet
         if received == _DELIVERED or t.packets[row[Record.PACKET], Packet.QOS] == 1:
             row[Record.COPIES] += 1
     else:
@@ -399,10 +423,15 @@ def acknowledge(t: Any, c: int, packet: int, from_client: bool) -> None:
         return
     fact = sent if sent != NONE else received
     row = t.records[record]
+    is_of_another = _may_be_of_another(t, c, record)
     if to_broker and not from_client:
         again = row[Record.AGAIN]
         confirm_read(t, c, row[Record.PACKET] if again == NONE else again, packet)
-    if fact == _REFUSED:
+    if is_of_another or rule == _SESSION_OVER:
+        t.flows[flow, Flow.RECORD] = NONE
+        if is_of_another and row[Record.ACCEPTED] == NONE:
+            row[Record.STATUS] |= Status.UNTRACED
+    elif fact == _REFUSED:
         row[Record.REFUSED] = code
     elif fact == _RECEIVED and to_broker:
         row[Record.STATUS] |= Status.RECEIVED

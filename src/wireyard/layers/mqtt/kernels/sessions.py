@@ -33,6 +33,7 @@ from wireyard.layers.mqtt.kernels.messages import (
     FIRST_STATES,
     IN_FLIGHT_STATES,
     TABLES,
+    unsure_before,
     window_of,
 )
 from wireyard.layers.mqtt.kernels.requests import end_subscriptions
@@ -162,7 +163,7 @@ def end_flows(t: Any, session: int, c: int) -> None:
 
     Those whose acknowledgement may be in a gap are marked.
     """
-    connections, unsure = t.connections, t.connections[c, Connection.UNSURE_BEFORE]
+    connections, unsure = t.connections, unsure_before(t, c)
     if unsure != NONE:
         t.sessions[session, Session.IS_WHOLE] = 0
         _mark(t, 2 * session + 1, Status.UNTRACED, unsure)
@@ -265,7 +266,7 @@ def close(t: Any, session: int, at: int, ended_by: int, will_event: int, until: 
     row = t.connections[c]
     if row[Connection.ENDED_BY] != EndedBy.OPEN:
         return
-    is_unsure = row[Connection.UNSURE_BEFORE] == ALWAYS
+    is_unsure = unsure_before(t, c) == ALWAYS
     if ended_by == EndedBy.DROPPED and is_unsure:
         ended_by = EndedBy.UNSEEN  # A goodbye may have been in the bytes that were not captured.
     if ended_by == EndedBy.DROPPED and row[Connection.STATE] == _LEFT:
