@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Bools, Ints
 from wireyard.layers.grouping import text_codes
-from wireyard.layers.tables import LATENCIES, as_fact_table
+from wireyard.layers.tables import LATENCIES, as_fact_table, as_text
 
 _COMPUTED: Final = ("queue_ns", "acknowledge_ns")
 NEEDED: Final = (
@@ -34,7 +34,7 @@ def delayed(messages: pa.Table) -> pa.Table:
     """Return the columns `DELAYS` of the few messages that were sent with a delivery delay."""
     times = messages["delivery_time_ms"]
     has_delay = pc.and_(pc.greater(times, 0), pc.less_equal(times, _LAST_MS))
-    return messages.select(DELAYS).filter(pc.fill_null(has_delay, False))
+    return as_text(messages.select(DELAYS).filter(pc.fill_null(has_delay, False)))
 
 
 def queue_times(deliveries: pa.Table, delays: pa.Table | None = None) -> pa.Array:

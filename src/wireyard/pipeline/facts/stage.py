@@ -6,8 +6,8 @@ show. So the facts of some inputs can be made while those of others stay.
 1. A task derives the facts of a protocol from all packets of some inputs, if they are few enough to
    be held (`registered`). More packets are partitioned by key among tasks, in several stages
    (`Division`): those of `mqtt` and `jmq` as columns, those of `rmp` row by row.
-2. Tasks compute latencies from the files of deliveries, and count the files of messages.
-3. One task merges the counts, and the producers that several tasks have seen.
+2. If producers requested delivery delays, latencies are computed anew from the files of deliveries.
+3. One task merges the counts of messages, and the producers that several tasks have seen.
 """
 
 from __future__ import annotations
@@ -31,19 +31,18 @@ from wireyard.lake.parts import read_batches
 from wireyard.lake.records import Input
 from wireyard.lake.staging import Staging
 from wireyard.lake.writer import Lake
-from wireyard.layers.destinations import NEEDED as COUNTED
-from wireyard.layers.destinations import count_messages, destinations
+from wireyard.layers.destinations import destinations
 from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles, ends_of_captures
-from wireyard.layers.latencies import DELAYS, delayed, latencies
 from wireyard.layers.latencies import NEEDED as LATENCY_NEEDED
+from wireyard.layers.latencies import latencies
 from wireyard.layers.tables import TABLES, all_tables, fact_table, with_times
 from wireyard.pipeline.facts.tasks import (
     TASK_PACKETS,
-    Counts,
     Division,
     FactFile,
     Group,
+    Messages,
     Output,
     Result,
     Results,
@@ -56,8 +55,6 @@ from wireyard.pipeline.inputs.tasks import group_in_order
 from wireyard.pipeline.running import Runner
 from wireyard.streams.source import filesystem
 
-_FILES_TOGETHER: Final = 4
-"""Files from which a task derives what follows: it takes some 150 ms for each."""
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
@@ -198,10 +195,10 @@ def _rows(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _read(path: str, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
+def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     system, inner = filesystem(path)
     with system.open_input_file(inner) as file:
-        return pq.read_table(file, columns=columns and [*columns], filters=filters)
+        return pq.read_table(file, columns=columns and [*columns])
 
 
 # --- stages ---------------------------------------------------------------------------------
@@ -213,8 +210,7 @@ class _StagedFacts:
     def __init__(self, runner: Runner, lake: Staging, output: Output) -> None:
         self._runner, self._lake, self._output = runner, lake, output
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
-        self._counts = list[pa.Table]()
-        """The messages of each file, counted by destination."""
+        self._messages = list[Messages]()
         self._dropped: Counter[str] = Counter()
 
     def add(self, results: Iterable[Result]) -> None:
@@ -222,8 +218,8 @@ class _StagedFacts:
         for result in results:
             if isinstance(result, FactFile):
                 self._facts[result.table][result.name] = result.sources
-            elif isinstance(result, Counts):
-                self._counts.append(result.table)
+            elif isinstance(result, Messages):
+                self._messages.append(result)
             else:
                 self._dropped[result.cap] += result.things
 
@@ -244,49 +240,29 @@ class _StagedFacts:
                 notes.append(f"facts: too much was open at once; dropped: {things}")
         return Facts(dict(self._facts), notes)
 
-    def _together(self, paths: Sequence[str]) -> list[list[str]]:
-        """Return files as groups, a task each: no more groups than needed, but one a core."""
-        each = min(len(paths) // self._runner.at_once, _FILES_TOGETHER) if paths else 0
-        return group_in_order(paths, lambda _: 1, each)
-
     def derive_more(self) -> None:
-        """Write the tables that follow from the files of other tables.
-
-        Delivery delays that producers requested are in the files of messages.
-        """
-        tables = ("deliveries", "messages")
-        paths = {name: [self._lake.staged(name, file) for file in self._facts[name]]
-                 for name in tables}  # fmt: skip
-        work = partial(_derive_more, delays=_delays(paths["messages"]), output=self._output)
-        tasks = [(name, group) for name in tables for group in self._together(paths[name])]
-        self.add(self._runner.run(tasks, work, Result))
+        """Write the tables that follow from those of all tasks."""
+        deliveries = [self._lake.staged("deliveries", file) for file in self._facts["deliveries"]]
+        delays = [one.delayed for one in self._messages if one.delayed.num_rows]
+        if delays and deliveries:
+            # A message and its deliveries may be of different tasks.
+            self._facts.pop("latencies", None)
+            known = pa.concat_tables(delays)
+            work = partial(_delay, delays=known, output=self._output)
+            self.add(run_tasks(self._runner, deliveries, work))
         seen = self._facts.pop("producers", {})
         parts = _Parts(
-            tuple(self._counts), tuple(self._lake.staged("producers", file) for file in seen)
+            tuple(one.counts for one in self._messages),
+            tuple(self._lake.staged("producers", file) for file in seen),
         )
         work = partial(_merge, output=self._output)
         self.add(run_tasks(self._runner, [parts] * any(parts), work))
 
 
-def _delays(paths: Iterable[str]) -> pa.Table:
-    """Return the delivery delays of messages; row groups without any are skipped by statistics."""
-    parts = [fact_table("messages", ()).select(DELAYS)]
-    for path in paths:
-        messages = _read(path, DELAYS, [(DELAYS[1], ">", 0)])
-        parts.append(delayed(messages).cast(parts[0].schema))
-    return pa.concat_tables(parts)
-
-
-def _derive_more(files: tuple[str, Sequence[str]], delays: pa.Table, output: Output) -> Results:
-    """Write the latencies of files of deliveries, or count files of messages."""
-    table, paths = files
-    if table == "deliveries":
-        deliveries = chain.from_iterable(read_batches(path, LATENCY_NEEDED) for path in paths)
-        parts = (latencies(rows, delays) for rows in deliveries)
-        yield from write_tables((("latencies", part) for part in parts), output)
-    else:
-        messages = chain.from_iterable(read_batches(path, COUNTED) for path in paths)
-        yield Counts(pa.concat_tables(map(count_messages, messages)))
+def _delay(path: str, delays: pa.Table, output: Output) -> Results:
+    """Write the latencies of a file of deliveries whose messages may have delivery delays."""
+    parts = (latencies(rows, delays) for rows in read_batches(path, LATENCY_NEEDED))
+    yield from write_tables((("latencies", part) for part in parts), output)
 
 
 class _Parts(NamedTuple):

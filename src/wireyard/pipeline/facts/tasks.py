@@ -17,8 +17,10 @@ from wireyard.lake.ledgers import captured_streams
 from wireyard.lake.parts import PartFile, read_batches, read_footer_table
 from wireyard.lake.records import Input
 from wireyard.lake.snapshot import name_of
+from wireyard.layers.destinations import count_messages
 from wireyard.layers.facts import DerivedFiles, Facts, PacketFile, facts_of
 from wireyard.layers.frame_files import FrameFiles, Spans
+from wireyard.layers.latencies import delayed, latencies
 from wireyard.layers.stages import Dropped
 from wireyard.layers.tables import with_times
 from wireyard.pipeline.decoding.task import packets_table
@@ -35,13 +37,16 @@ class FactFile(NamedTuple):
     """Those of its rows."""
 
 
-class Counts(NamedTuple):
-    """The messages of a file, counted by destination."""
+class Messages(NamedTuple):
+    """What other tables need of the messages of a file."""
 
-    table: pa.Table
+    counts: pa.Table
+    """As of `count_messages`."""
+    delayed: pa.Table
+    """As of `delayed`."""
 
 
-Result = FactFile | Counts | Dropped
+Result = FactFile | Messages | Dropped
 """A result of a task."""
 Results = Iterator[Result]
 Outputs = Iterable[Result | Blob]
@@ -163,17 +168,25 @@ def run_stages(
 
 
 class FactWriter:
-    """Writes rows of tables as they come, one file for each table."""
+    """Writes rows of tables as they come, one file for each table, and the latencies of deliveries.
+
+    These are without the delays that producers requested, which the messages have.
+    """
 
     def __init__(self, output: Output) -> None:
         self._staging, self._captured = output.staging, FrameFiles.of(output.spans)
         self._files: dict[str, tuple[str, PartFile]] = {}
         self._sources = defaultdict[str, set[str]](set)
+        self._messages = list[Messages]()
 
     def write(self, name: str, table: pa.Table) -> None:
         """Write rows of a table."""
         if not table.num_rows:
             return
+        if name == "messages":
+            self._messages.append(Messages(count_messages(table), delayed(table)))
+        elif name == "deliveries":
+            self.write("latencies", latencies(table))
         timed = with_times(name, self._captured.locate(table) if name == "messages" else table)
         if name not in self._files:
             file = f"part-{uuid4().hex}.parquet"
@@ -187,6 +200,8 @@ class FactWriter:
         for name, (file, part) in self._files.items():
             part.close()
             yield FactFile(name, file, tuple(sorted(self._sources[name])))
+        if self._messages:
+            yield Messages(*map(pa.concat_tables, zip(*self._messages, strict=True)))
 
 
 def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Results:
