@@ -52,6 +52,7 @@ class Scenario:
         self.connect("sleeper", clean_start=False, properties={"session_expiry_interval": 600})
         self.send("sleeper", mqtt.Subscribe, packet_id=1, filters=[("shop/2", 1)])
         for number in range(rounds):
+            self.wait(0.1)
             for topic in ("shop/1", "shop/2"):
                 self.publish("till", topic, b"%d" % number, qos=number % 2, number=number)
             if number == 3:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-LEAST_DELIVERIES: Final = 5
-"""Deliveries of a client and a topic on either side, from which on their times are compared: those
-of messages that were sent when their receiver was connected, and of JMS had its consumer."""
+LEAST_MOMENTS: Final = 5
+"""Tenths of a second with messages to a client and a topic on either side, from which on times are
+compared: a process may wait so long for a processor. Messages count that were sent when their
+receiver was connected and, of JMS, had its consumer."""
+MOMENT_NS: Final = 100_000_000
 LATER_MS: Final = 20
 LATER_TIMES: Final = 2
 """A median is later if it is so many times the other one, and by so much."""
@@ -239,7 +241,8 @@ SELECT any_value(l.consumer) AS consumer, any_value(l.topic) AS topic,
   arg_max(l.frame, l.queue_ns) AS left_frame, arg_max(r.frame, r.queue_ns) AS right_frame,
   any_value(l.source) AS left_source, any_value(r.source) AS right_source
 {_PAIRS} 'publish' AND l.was_there AND r.was_there GROUP BY hash(l.consumer, l.topic)
-HAVING count(*) >= {LEAST_DELIVERIES}
+HAVING least(count(DISTINCT l.sent_ns // {MOMENT_NS}), count(DISTINCT r.sent_ns // {MOMENT_NS}))
+    >= {LEAST_MOMENTS}
   AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
   AND greatest(left_ms, right_ms) > {LATER_MS} + least(left_ms, right_ms)
   AND if(left_ms > right_ms,
