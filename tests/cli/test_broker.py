@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +48,36 @@ def test_a_broker_is_ready_and_ends_cleanly(tmp_path: Path, run: Run) -> None:
     (capture,) = tmp_path.glob("*.pcapng")
     kinds = wireyard.read(str(capture))["packet_type_name"].to_pylist()
     assert sorted(kinds) == ["CONNACK", "CONNECT", "DISCONNECT", "PUBACK", "PUBLISH"]
+
+
+@pytest.mark.slow
+def test_its_record_is_read_while_it_is_written(tmp_path: Path, run: Run) -> None:
+    """By ``run --follow`` and, where it is installed, by tshark."""
+    record, lake = tmp_path / "record", tmp_path / "lake"
+    words = ["run", str(record), "--follow", "--engine", "process", "--lake", str(lake)]
+    quiet = subprocess.DEVNULL
+    with (
+        wireyard.broker(record=record) as broker,
+        subprocess.Popen(
+            [sys.executable, "-m", "wireyard", *words], stdout=quiet, stderr=quiet
+        ) as following,
+    ):
+        try:
+            sent = ("pub", "-h", broker.url, "-t", "a/b", "-m", "x", "-q", "1")
+            assert run(*sent).exit_code == 0
+            end = time.monotonic() + SECONDS
+            while "a/b" not in run("sql", lake, "SELECT destination FROM messages").stdout:
+                assert time.monotonic() < end and following.poll() is None
+                time.sleep(0.5)
+        finally:
+            following.send_signal(signal.SIGINT)
+        if (tshark := shutil.which("tshark")) is not None:
+            (capture,) = record.iterdir()
+            fields = ["-d", f"tcp.port=={broker.port},mqtt", "-T", "fields", "-e", "mqtt.topic"]
+            found = subprocess.run(
+                [tshark, "-r", str(capture), *fields], capture_output=True, text=True, check=True
+            )
+            assert "a/b" in found.stdout.split()
 
 
 def test_a_store_that_cannot_grow_ends_the_broker(tmp_path: Path, run: Run) -> None:
