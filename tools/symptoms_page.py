@@ -26,9 +26,10 @@ symptoms, one each.
 - Messages that have waited for less than {long} s when the capture ends are in flight, not stuck.
 - A consumer is slow if its median is at least {times} times that of the other consumers of its
   destination, and at least {much} ms more, over at least {fewest} messages. It is also slow if
-  messages waited for a second or more in a JMS queue while it was connected.
+  messages waited for a second or more in a JMS queue because it was full.
 - Time in queue does not count against a consumer that was not connected then, or while another
-  consumer, or another member of its shared subscription, had the message.
+  consumer, or another member of its shared subscription, had the message. A JMS consumer that had
+  room is not slow: what an administrator pauses waits too.
 - A JMS message waits in a queue until a consumer has it for good: one that was given back waits
   again. Nobody consumes a queue that has no consumer now, whoever had one before. Where packets of
   any connection of the broker are missing, nothing is known to wait there, nor with a consumer:

@@ -147,6 +147,34 @@ def test_a_delayed_message_is_late_for_nobody(tmp_path: Path) -> None:
     assert waiting(tmp_path / "a") == {"delayed until 2023-11-14T22:14:20Z": 3}
 
 
+def test_a_delayed_message_of_a_topic_waits_for_its_subscribers(tmp_path: Path) -> None:
+    scene = Scene()
+    scene.join(**TOPIC)
+    scene.send(delivery_time=1_700_000_060_000, **ON_TOPIC)
+    wait(*scene.talks)
+    assert found(tmp_path / "a", *scene.talks) == {}
+    assert waiting(tmp_path / "a") == {"delayed until 2023-11-14T22:14:20Z": 3}
+
+
+@pytest.mark.parametrize(
+    ("room", "known"), [(False, {"slow_consumer": 3}), (True, {"kept_back": 3})]
+)
+def test_a_message_that_waits_for_a_consumer_with_room_makes_nobody_slow(
+    tmp_path: Path, room: bool, known: dict[str, int]
+) -> None:
+    scene = Scene()
+    scene.join()
+    for _ in range(2):
+        scene.send(count=1)
+        scene.take(1)
+    scene.send()
+    wait(*scene.talks)
+    if not room:
+        scene.on(1).tell("RESUME_FLOW", JMQConsumerID=1)
+    scene.take(1)
+    assert found(tmp_path / "a", *scene.talks) == known
+
+
 @pytest.mark.parametrize("ended", [True, False])
 def test_an_heir_is_neither_slow_nor_is_anything_stuck(tmp_path: Path, ended: bool) -> None:
     talk = producer()

@@ -240,13 +240,25 @@ WHERE m.destination_kind = 'topic' AND NOT EXISTS (
   )
 """
 """Messages of a topic that wait for a durable subscriber who is away."""
+_DELAYED: Final = f"""
+SELECT m.* FROM ({_TAKEN}) m
+WHERE m.destination_kind = 'topic' AND m.delayed_ms IS NOT NULL AND EXISTS (
+    FROM jms_consumers c
+    WHERE c.source = m.source AND c.server = m.server AND c.destination = m.destination
+      AND c.is_topic AND c.selector IS NULL AND c.until_ns IS NULL
+  )
+"""
+"""Messages of a topic that its subscribers will get later."""
+_UNTIL: Final = (
+    "'delayed until ' || strftime(make_timestamp(delayed_ms * 1000), '%Y-%m-%dT%H:%M:%SZ')"
+)
 WAITING_JMS: Final = f"""
 SELECT source, destination, message_key,
-  if(delayed_ms IS NOT NULL,
-    'delayed until ' || strftime(make_timestamp(delayed_ms * 1000), '%Y-%m-%dT%H:%M:%SZ'),
-    if(has_consumer, 'not delivered', 'no consumer')) AS state,
+  coalesce({_UNTIL}, if(has_consumer, 'not delivered', 'no consumer')) AS state,
   NULL AS name, since_ns, frame
 FROM jms_queued
+UNION ALL
+SELECT source, destination, message_key, {_UNTIL}, NULL, since_ns, frame FROM ({_DELAYED})
 UNION ALL
 SELECT source, destination, message_key, 'queued', subscriber, since_ns, frame FROM ({AWAY})
 """
@@ -268,31 +280,49 @@ PASSED_ON: Final = f"""(EXISTS (
       AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
   ) OR {_MAY_BE_ELSEWHERE})"""
 """Condition for a JMS delivery `d` whose message another consumer got later, or may have."""
-NOT_CHARGED: Final = f"""
-SELECT d.source, d.stream, d."offset"
+_QUEUE_TIMES: Final = f"""
+SELECT d.source, d.stream, d."offset", d.destination, d.delivered_frame AS frame,
+  if(m.delivery_time_ms IS NULL, d.delivered_ns - d.sent_ns, NULL) AS queue_ns,
+  r.resumed_ns < d.sent_ns AS had_room,
+  coalesce(d.dead_reason IS NOT NULL OR d.verdict = 'browsed' OR d.redelivered
+    OR d.delivery_count > 1 OR c.captured_ns > greatest(d.sent_ns, m.delivery_time_ms * 1000000)
+    OR t.ended_ns > d.sent_ns, false)
+  OR {_MAY_BE_ELSEWHERE}
+  OR EXISTS (
+    FROM deliveries o
+    WHERE o.source = d.source AND o.message_key = d.message_key
+      AND o.delivered_ns < d.delivered_ns
+      AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
+  ) AS is_of_others
 FROM deliveries d
 LEFT JOIN jms_consumers c ON c.source = d.source AND c.consumer_id = d.consumer_id
 LEFT JOIN messages m ON m.source = d.source AND m.message_key = d.message_key
 LEFT JOIN transactions t ON t.source = m.source AND t.transaction_id = m.transaction_id
-WHERE d.protocol = 'jms' AND (
-    d.dead_reason IS NOT NULL OR d.verdict = 'browsed' OR d.redelivered OR d.delivery_count > 1
-    OR c.captured_ns > greatest(d.sent_ns, m.delivery_time_ms * 1000000)
-    OR t.ended_ns > d.sent_ns
-    OR {_MAY_BE_ELSEWHERE}
-    OR EXISTS (
-      FROM deliveries o
-      WHERE o.source = d.source AND o.message_key = d.message_key
-        AND o.delivered_ns < d.delivered_ns
-        AND (o.subscription = d.subscription OR m.destination_kind LIKE '%queue')
-    )
-  )
+ASOF LEFT JOIN (
+  SELECT source, {SENDER.format("p")} AS client, captured_ns AS resumed_ns
+  FROM packets_jmq p
+  WHERE packet_type IN (20, 52) AND captured_ns IS NOT NULL
+) r ON r.source = d.source AND r.client = d.consumer AND r.resumed_ns <= d.delivered_ns
+WHERE d.protocol = 'jms'
 """
-"""Deliveries whose time in queue is not that of their consumer: it came later, or read the dead
-message queue, or another one had the message before, or may have had it in packets that are
-missing."""
+"""Deliveries with their times in queue; null if a delay was wanted.
+
+`is_of_others`: the consumer came later or read the dead message queue, or another one had the
+message before, or may have had it in packets that are missing. `had_room`: the consumer had room
+before the message was sent, by START or RESUME_FLOW, and not again since; null if that was not
+captured.
+"""
+NOT_CHARGED: Final = (
+    'SELECT source, stream, "offset" FROM jms_queue_times'
+    " WHERE is_of_others OR coalesce(had_room, true)"
+)
+"""Deliveries whose time in queue is not that of their consumer."""
+KEPT_BACK: Final = "SELECT * FROM jms_queue_times WHERE had_room AND NOT is_of_others"
+"""Deliveries of messages that the broker kept, though their consumer had room."""
 SHARED_JMS: Final = {
     "jms_consumers": _CONSUMERS,
     "jms_unconsumed": _UNCONSUMED,
     "jms_queued": _QUEUED,
+    "jms_queue_times": _QUEUE_TIMES,
 }
 """By name, the queries that several others use as a table, each after those that it names."""

@@ -11,6 +11,7 @@ from wireyard.layers.jmq.waiting import (
     DIED,
     ENDS,
     IS_DELIVERY,
+    KEPT_BACK,
     OVERTAKEN,
     PARTLY_SEEN,
     PURGED,
@@ -255,6 +256,17 @@ GROUP BY 1
 """
 
 
+_KEPT_BACK: Final = f"""
+SELECT destination, NULL AS client, count(*) AS count, NULL AS verdict,
+  max(queue_ns) // 1000000 / 1000 AS longest_s, arg_max(source, queue_ns) AS source,
+  arg_max(frame, queue_ns) AS frame, arg_max(stream, queue_ns) AS stream,
+  arg_max("offset", queue_ns) AS "offset"
+FROM ({KEPT_BACK})
+WHERE queue_ns >= {LONG_NS}
+GROUP BY 1
+"""
+
+
 SYMPTOMS: Final = (
     Symptom(
         "expired_unseen",
@@ -297,6 +309,14 @@ SYMPTOMS: Final = (
         "{messages} in a queue that the administrator purged or destroyed",
         TRACE_ALL,
         _messages(PURGED, "NULL", "1"),
+    ),
+    Symptom(
+        "kept_back",
+        "slow",
+        "{messages} waited for up to {longest_s} s in the queue, though their consumer had room"
+        " (paused?)",
+        TRACE_ALL,
+        _KEPT_BACK,
     ),
     Symptom(
         "queued_away",
