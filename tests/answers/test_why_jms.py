@@ -150,7 +150,7 @@ def test_a_delayed_message_is_late_for_nobody(tmp_path: Path) -> None:
 def test_a_delayed_message_of_a_topic_waits_for_its_subscribers(tmp_path: Path) -> None:
     scene = Scene()
     scene.join(**TOPIC)
-    scene.send(delivery_time=1_700_000_060_000, **ON_TOPIC)
+    scene.send(flags="", destination="t", delivery_time=1_700_000_060_000)
     wait(*scene.talks)
     assert found(tmp_path / "a", *scene.talks) == {}
     assert waiting(tmp_path / "a") == {"delayed until 2023-11-14T22:14:20Z": 3}

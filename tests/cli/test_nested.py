@@ -48,6 +48,12 @@ def test_link_packets_are_rows_of_their_own_name(run: Run, cluster: Path) -> Non
     }
 
 
+@pytest.mark.parametrize("words", [(), ("--format", "gpacket")])
+def test_link_packets_come_back(words: tuple[str, ...], run: Run, cluster: Path) -> None:
+    printed = run("decode", cluster, "--out", "jsonl", "--secrets")
+    assert run("encode", *words, stdin=printed.stdout_bytes).stdout_bytes == STREAM
+
+
 def test_columns_that_are_chosen_are_those_of_the_format(run: Run, cluster: Path) -> None:
     words = ("--columns", "format,bit_flags,flags", "--out", "jsonl")
     assert rows_of(run("decode", cluster, *words))[0] == {

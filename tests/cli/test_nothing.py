@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.captures.make import one_way
 from tests.cli.results import Run, one_line
 
 CAPTURE = Path(__file__).resolve().parents[2] / "examples" / "traffic.pcap"
@@ -55,6 +56,14 @@ def test_a_file_without_packets_is_named_as_it_was_written(
     (tmp_path / "note.txt").write_text("hello")
     monkeypatch.chdir(tmp_path)
     assert one_line(run(*words)).startswith(said)
+
+
+def test_a_run_that_reads_nothing_of_a_capture_fails(run: Run, tmp_path: Path) -> None:
+    path, words = tmp_path / "other.pcap", ["--engine", "process", "--lake", tmp_path / "lake"]
+    path.write_bytes(one_way([(0, b"of no format")], server=9999))
+    result = run("run", path, *words)
+    assert result.exit_code == 1
+    assert "1 stream, 12 bytes" in result.stderr and "unknown format" in result.stderr
 
 
 def test_near_names_are_suggested(run: Run, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import wireyard
-from tests.captures.make import one_way
+from tests.captures.make import ethernet, ipv4, one_way, packets, pcap, tcp
 from tests.formats.gpacket.make import gpacket
 from tests.make import packet
 from tests.readings import assert_one_reading
-from wireyard.formats import sniff
+from wireyard.formats import sniff, sniff_inside
 from wireyard.formats.jmq.framing import find_header
 
 ODD = {
@@ -75,6 +75,24 @@ def test_they_are_found_in_a_capture(
     assert statuses(table) == [status, *(["gap", "garbage"] if lost else []), *[status] * 5]
 
 
+def test_they_are_found_where_a_capture_begins_inside_a_packet(
+    case: tuple[str, bytes, str], tmp_path: Path
+) -> None:
+    name, data, status = case
+    path = tmp_path / "later.pcap"
+    segment = tcp(50000, 40999, 1000, b"\2" * 30 + 2 * data)
+    path.write_bytes(pcap(packets([ethernet(ipv4(segment))])))
+    table = wireyard.read(path)
+    assert set(table["format"].to_pylist()) == {name}
+    assert statuses(table) == ["garbage", *[status] * 2]
+
+
 def test_random_bytes_show_none() -> None:
     data = Random(1).randbytes(1 << 20)
     assert find_header(data, 0, len(data), 1 << 26) == (len(data), True)
+    assert sniff_inside(memoryview(data)) is None
+
+
+def test_a_header_alone_shows_none() -> None:
+    header = packet(size=200)
+    assert sniff_inside(memoryview(bytes(9) + header + bytes(200))) is None

@@ -21,6 +21,7 @@ __all__ = [
     "load_columns",
     "names",
     "sniff",
+    "sniff_inside",
     "titles",
 ]
 
@@ -90,6 +91,27 @@ def sniff(head: View) -> Format | None:
         candidate = get_format(name)
         if candidate.evidence.begins(head):
             return candidate
+    return None
+
+
+def sniff_inside(data: View) -> Format | None:
+    """Return the format of which `data` has a packet, and behind it another one or nothing.
+
+    Only a format whose packets have a magic is found.
+    """
+    stop = len(data)
+    for format in map(get_format, _MODULES):
+        framing, at = format.framing, 0
+        while at < stop:
+            at, is_certain = framing.find_header(data, at, stop, framing.max_packet_bytes)
+            if at == stop or not is_certain:
+                break
+            size = framing.frame_size(data, at, stop, framing.max_packet_bytes, 0, True)
+            if size is not None and at + size <= stop:
+                following = data[at + size :]
+                if not len(following) or format.evidence.begins(following):
+                    return format
+            at += 1
     return None
 
 

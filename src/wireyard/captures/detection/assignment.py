@@ -2,8 +2,9 @@
 
 The first of these that shows a format decides: a rule of the caller for a port; the first bytes of
 either direction; another connection of the capture with the same endpoint (one that a client opened
-in a format, earlier or later, or the answer of a port mapper); the usual server port of a format.
-A proxy header is removed before. The streams inside TLS and WebSocket are assigned in the same way;
+in a format, earlier or later, or the answer of a port mapper); the usual server port of a format; a
+packet with a magic in the first bytes of a direction whose beginning was not captured. A proxy
+header is removed before. The streams inside TLS and WebSocket are assigned in the same way;
 TLS itself, and HTTP, have no format on any port.
 
 The evidence on an endpoint does not depend on the order of connections. If clients opened it in two
@@ -27,7 +28,7 @@ from wireyard.captures.carriers.proxies import behind_proxy, is_refused
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.stream import Stream
 from wireyard.errors import DecodeError, UsageError
-from wireyard.formats import Format, get_format, names, sniff
+from wireyard.formats import Format, get_format, names, sniff, sniff_inside
 from wireyard.formats.base import FIRST_PACKETS, View
 from wireyard.formats.port_mapper import (
     MAX_ANSWER_BYTES,
@@ -214,7 +215,12 @@ class CapturedConnection:
         """Return each direction with its format."""
         by_endpoint, directions = self._by_endpoint(rules), self._directions
         find = _by_service if self._is_cut else _by_port
-        format = find(self._ends, services) if by_endpoint else self._format(rules, named)
+        if by_endpoint:
+            format = find(self._ends, services)
+            if format is None and not self._is_cut:
+                format = self._format_inside()
+        else:
+            format = self._format(rules, named)
         format = _as_named(format, named)
         contexts = [0, 0]
         if format is not None and self._is_cut:
@@ -283,6 +289,16 @@ class CapturedConnection:
         """The format that the first bytes of either direction show."""
         found = (sniff(head) for head in self.heads if head)
         return next(filter(None, found), None)
+
+    def _format_inside(self) -> Format | None:
+        """Return the format of packets behind the rest of one that began before the capture."""
+        for stream in self._directions:
+            if len(stream.pieces) and (stream.pieces[0][0] or not stream.begun):
+                start, stop = stream.pieces[0].tolist()
+                data = stream.read(start, min(stop, start + _PREFIX_BYTES)).data
+                if found := sniff_inside(data):
+                    return found
+        return None
 
     @property
     def _is_refused(self) -> bool:

@@ -157,9 +157,12 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
         raise _NoRow(f"is no JSON: {error.msg}, column {error.colno}") from None
     if not isinstance(values, dict):
         raise _NoRow("is no row: an object with columns is needed")
-    name = format_name or values.get("format")
+    said = values.get("format")
+    name = format_name or said
     if not isinstance(name, str):
         raise _NoRow("the row has no 'format'; name it with --format")
+    if name in names() and said in get_format(name).inner.other_rows:
+        name = said  # a row of another kind of packet of the format
     format, columns = _format(name)
     for opened in ROW_COLUMNS:  # follow from the payload
         values.pop(opened.name, None)
