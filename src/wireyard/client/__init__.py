@@ -19,7 +19,6 @@ import os
 from collections.abc import AsyncGenerator, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from itertools import chain
 from threading import Thread
 from typing import Any
 
@@ -27,6 +26,8 @@ from wireyard.client.client import Client
 from wireyard.client.connection import ConnectionLost, Refused
 from wireyard.client.jmq import JmqClient
 from wireyard.endpoints import Message
+from wireyard.errors import SourceError
+from wireyard.formats.mqtt.layout import MAX_REMAINING_LENGTH
 
 __all__ = ["Client", "ConnectionLost", "JmqClient", "Message", "Refused", "lines_of", "run"]
 
@@ -47,17 +48,30 @@ def run(main: Coroutine[Any, Any, None], seconds: float | None = None) -> None:
 
 
 async def lines_of(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a file, a pipe or a terminal as they come.
+    """Yield the lines of standard input as they come.
 
     The thread that waits for them is none of asyncio's: the end would wait for the next line.
+    `SourceError` is raised if it cannot be read, or if a line is too long for a packet.
     """
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes](1)
+    loop, lines = asyncio.get_running_loop(), asyncio.Queue[bytes | OSError](1)
+
+    def put(line: bytes | OSError) -> None:
+        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
 
     def read() -> None:
-        with suppress(RuntimeError, CancelledError), open(os.dup(descriptor), "rb") as file:
-            for line in chain(file, [b""]):
-                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+        with suppress(RuntimeError, CancelledError):
+            try:
+                with open(os.dup(descriptor), "rb") as file:
+                    while line := file.readline(MAX_REMAINING_LENGTH):
+                        put(line)
+                put(b"")
+            except OSError as error:
+                put(error)
 
     Thread(target=read, daemon=True).start()
     while line := await lines.get():
+        if isinstance(line, OSError):
+            raise SourceError(f"-: {line.strerror}")
+        if len(line) == MAX_REMAINING_LENGTH:
+            raise SourceError(f"-: a line has {MAX_REMAINING_LENGTH:,} bytes or more")
         yield line.rstrip(b"\r\n")
