@@ -5,6 +5,10 @@ process reads the new files of each commit. A message is late by the time from w
 written to when its rows are in `messages` and in `deliveries`.
 
     python -m benchmarks.following CAPTURES MESSAGES_PER_SECOND SECONDS [OPTION_OF_RUN ...]
+    python -m benchmarks.following CAPTURES MESSAGES_PER_SECOND SECONDS cluster
+
+The second form is on a cluster of two workers, of which an executor is killed every 20 s. At the
+end the tables are compared with those of one run.
 """
 
 from __future__ import annotations
@@ -13,7 +17,10 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -24,6 +31,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import wireyard
+from tests.spark.cluster import CONF, kill_one, pids, standalone
+from tests.spark.lakes import assert_as_one_run
 from wireyard import mqtt
 from wireyard.errors import WireError
 from wireyard.lake import read_lake
@@ -31,6 +40,8 @@ from wireyard.lake import read_lake
 CLIENTS: Final = 4
 """Publishers of a capture, each with a subscriber."""
 _TICK_S: Final = 0.25
+_KILL_S: Final = 20.0
+_CLUSTER: Final = "cluster"
 _HEAD: Final = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 1 << 16, 101)
 _RECORD: Final = struct.Struct("<IIII")
 _IP: Final = struct.Struct(">BBHHHBBHII")
@@ -125,36 +136,76 @@ def _look(lake: str, rate: int, seconds: int, captures: int, ended: Event, resul
     results.put(came)
 
 
+@contextmanager
+def _killed(folder: Path) -> Iterator[tuple[list[str], list[float]]]:
+    """Start a cluster of two workers; kill one of its executors every `_KILL_S` seconds.
+
+    Yield the options of a run on it, and the times of the kills.
+    """
+    kills, ended = list[float](), threading.Event()
+
+    def kill() -> None:
+        while not ended.wait(_KILL_S):
+            if kill_one(pids(folder, "CoarseGrainedExecutorBackend"), len(kills)):
+                kills.append(time.monotonic())
+
+    with standalone(folder) as url:
+        conf = {**CONF, "spark.executor.memory": "512m"}
+        options = [word for one in conf.items() for word in ("--conf", "=".join(one))]
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            yield ["--master", url, *options], kills
+        finally:
+            ended.set()
+            thread.join()
+
+
 def main() -> None:
     """Print the percentiles of how late rows were."""
     captures, rate, seconds = map(int, sys.argv[1:4])
     parts = _parts(rate, seconds)
+    given = sys.argv[4:]
+    with TemporaryDirectory() as name, ExitStack() as held:
+        folder, lake, kills = Path(name) / "in", Path(name) / "lake", list[float]()
+        if is_cluster := given == [_CLUSTER]:
+            given, kills = held.enter_context(_killed(Path(name) / "cluster"))
+        folder.mkdir()
+        came, written = _follow(folder, lake, given, parts, (captures, rate, seconds))
+        _report(came, np.repeat(written, int(rate * _TICK_S)))
+        if is_cluster:
+            print(f"{len(kills)} executors were killed")
+            assert_as_one_run(folder, lake)
+            print("the tables are those of one run")
+
+
+def _follow(
+    folder: Path, lake: Path, given: list[str], parts: list[bytes], size: tuple[int, int, int]
+) -> tuple[dict[str, Any], list[float]]:
+    """Write the captures while a run follows them; return when rows came, and were written."""
+    captures, rate, seconds = size
     forks = get_context("spawn")
     ended, results = forks.Event(), forks.Queue()
-    with TemporaryDirectory() as name:
-        folder, lake = Path(name) / "in", Path(name) / "lake"
-        folder.mkdir()
-        files = [(folder / f"{number}.pcap").open("wb") for number in range(captures)]
-        command = ["-m", "wireyard", "run", str(folder), "--follow", "--lake", str(lake)]
-        process = subprocess.Popen([sys.executable, *command, *sys.argv[4:]])
-        looking = forks.Process(
-            target=_look, args=(str(lake), rate, seconds, captures, ended, results)
-        )
-        looking.start()
-        time.sleep(5)
-        began_s, written = time.monotonic(), list[float]()
-        for number, part in enumerate(parts):
-            time.sleep(max(began_s + number * _TICK_S - time.monotonic(), 0))
-            for file in files:
-                file.write(part)
-                file.flush()
-            written.append(time.monotonic())
-        time.sleep(30)
-        ended.set()
-        _report(results.get(), np.repeat(written, int(rate * _TICK_S)))
-        looking.join()
-        process.send_signal(signal.SIGINT)
-        process.wait()
+    files = [(folder / f"{number}.pcap").open("wb") for number in range(captures)]
+    command = ["-m", "wireyard", "run", str(folder), "--follow", "--lake", str(lake)]
+    process = subprocess.Popen([sys.executable, *command, *given])
+    looking = forks.Process(target=_look, args=(str(lake), rate, seconds, captures, ended, results))
+    looking.start()
+    time.sleep(5)
+    began_s, written = time.monotonic(), list[float]()
+    for number, part in enumerate(parts):
+        time.sleep(max(began_s + number * _TICK_S - time.monotonic(), 0))
+        for file in files:
+            file.write(part)
+            file.flush()
+        written.append(time.monotonic())
+    time.sleep(30)
+    ended.set()
+    came = results.get()
+    looking.join()
+    process.send_signal(signal.SIGINT)
+    process.wait()
+    return came, written
 
 
 def _report(came: dict[str, Any], written: Any) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import pytest
 
 from tests.captures.connections import make_capture
+from tests.spark.event_log import Ran, log_settings, read
 
 pytestmark = pytest.mark.spark
 
@@ -33,17 +31,6 @@ MOST_SHUFFLED = 1_000_000
 """Half of the bytes of what is shuffled, before they are compressed."""
 
 
-class Ran(NamedTuple):
-    """What Spark ran."""
-
-    stages: Counter[str]
-    """Number of stages by the description of their job."""
-    tasks: Counter[str]
-    """The same of tasks."""
-    sums: Counter[str]
-    """Tasks that failed, and bytes that Spark shuffled."""
-
-
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> list[Ran]:
     """Run the demo, and then a capture that is divided, on two threads; read the event log."""
@@ -51,13 +38,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> list[Ran]:
     log, capture = folder / "events", folder / "in.pcap"
     log.mkdir()
     capture.write_bytes(make_capture(Random(11), 1000))
-    settings = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": log.as_uri(),
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.rolling.enabled": "false",
-    }
-    conf = [word for one in settings.items() for word in ("--conf", "=".join(one))]
+    conf = log_settings(log)
     demo = [examples / "traffic.pcap", *sorted((examples / "traffic").glob("shop-*.jmq"))]
     runs = {"demo": [*demo, examples / "store" / "fs370"], "divided": [capture]}
     words = [
@@ -68,30 +49,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> list[Ran]:
     subprocess.run([sys.executable, "-c", RUNS, *words], check=True)
     (file,) = log.iterdir()
     return read(file.read_text())
-
-
-def read(text: str) -> list[Ran]:
-    """Return what Spark ran in each run; the first job of a run writes tables of packets."""
-    runs, names = list[Ran](), dict[int, tuple[Ran, str]]()
-    for line in text.splitlines():
-        event = json.loads(line)
-        if event["Event"] == "SparkListenerJobStart":
-            name = event["Properties"].get("spark.job.description", "other")
-            name = name.removeprefix("wireyard: ")
-            if name == "write task":
-                runs.append(Ran(Counter(), Counter(), Counter()))
-            names |= dict.fromkeys(event["Stage IDs"], (runs[-1], name))
-        elif event["Event"] == "SparkListenerStageCompleted":
-            stage = event["Stage Info"]
-            run, name = names[stage["Stage ID"]]
-            run.stages[name] += 1
-            run.tasks[name] += stage["Number of Tasks"]
-        elif event["Event"] == "SparkListenerTaskEnd":
-            run, _ = names[event["Stage ID"]]
-            written = event["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"]
-            run.sums["failed"] += bool(event["Task Info"]["Failed"])
-            run.sums["shuffled"] += written
-    return runs
 
 
 def test_the_demo(ran: list[Ran]) -> None:
