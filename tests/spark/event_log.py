@@ -33,6 +33,8 @@ class Ran(NamedTuple):
     """Tasks that failed, and bytes that Spark shuffled."""
     times_ms: Counter[str]
     """How long the jobs of a description took together, in milliseconds."""
+    began_ms: int
+    """When its first job began, since 1970."""
 
 
 def read(text: str) -> list[Ran]:
@@ -45,7 +47,8 @@ def read(text: str) -> list[Ran]:
             before, name = name, event["Properties"].get("spark.job.description", "other")
             name = name.removeprefix("wireyard: ")
             if name == FIRST and before != FIRST:
-                runs.append(Ran(Counter(), Counter(), Counter(), Counter()))
+                began_ms = event["Submission Time"]
+                runs.append(Ran(Counter(), Counter(), Counter(), Counter(), began_ms))
             jobs[event["Job ID"]] = name, event["Submission Time"]
             names |= dict.fromkeys(event["Stage IDs"], (runs[-1], name))
         elif event["Event"] == "SparkListenerJobEnd":

@@ -286,6 +286,49 @@ def test_settings_reach_spark(
     assert options not in cluster
 
 
+WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = sys.modules["py4j"] = None
+from wireyard.cli import main
+for words in sys.argv[1:]:
+    try:
+        main(words.split("|"), prog_name="wireyard")
+    except SystemExit as ended:
+        print("ended", words.split("|")[0], ended.code or 0)
+"""
+"""Commands, one after the other, where pyspark is not installed; the exit status of each."""
+
+
+def test_only_spark_needs_pyspark(examples: Path, tmp_path: Path) -> None:
+    """Whole captures in a lake and the questions are answered without it."""
+    capture = examples / "traffic.pcap"
+    questions = {
+        "sql": "|SELECT count(*) FROM deliveries", "why": "", "trace": "|shop.orders", "slow": "",
+        "report": f"|-o|{tmp_path / 'report.html'}",
+    }  # fmt: skip
+    words = [f"{name}|{capture}{more}" for name, more in questions.items()]
+    run_it = f"run|{capture}|--lake|{tmp_path / 'lake'}"
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, *words, f"{run_it}|--engine|process", f"{run_it}2"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    ended = re.findall(r"^ended (\w+) (\d)$", done.stdout, re.MULTILINE)
+    assert ended == [*((name, "0") for name in questions), ("run", "0"), ("run", "2")]
+    assert "run: needs Spark: pip install 'wireyard[spark]', or --engine process" in done.stderr
+
+
+def test_the_address_of_the_ui_is_said(
+    stream: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:4040"
+    monkeypatch.setattr(sessions, "session", lambda *given, **named: spark)
+    monkeypatch.setattr(type(spark.sparkContext), "uiWebUrl", url)
+    result = wireyard_run(stream, "--lake", tmp_path / "lake", "-q")
+    assert notes_of(result.stderr) == f"wireyard: Spark's UI is at {url} while it runs\n"
+
+
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
