@@ -391,3 +391,50 @@ def test_the_release_of_a_lost_message_is_no_violation() -> None:
     capture.put("c", True, layout.PUBREL, packet_id=1)
     lose(capture, 5)
     assert tables_of(capture)["violations"] == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "frame"), [((), 12), ((9,), 12), ((8,), None), ((9, 10, 11, 14), None)]
+)
+def test_an_acknowledgement_may_be_of_a_message_that_was_lost(
+    lost: tuple[int, ...], frame: int | None
+) -> None:
+    """Two messages with one identifier: the end of the first and the second one are lost."""
+    capture = pair()
+    for number, payload in enumerate((b"x", b"y"), 1):
+        capture.message("pub", "t/1", payload, 1, number)
+        capture.hand("sub", "t/1", payload, 2, 1)
+    lose(capture, *lost)
+    rows = [row for row in deliveries_of(capture) if row.get("delivered_frame") == 9]
+    assert [row.get("acknowledged_frame") for row in rows] == ([] if 8 in lost else [frame])
+    assert all(row["verdict"] == ("delivered" if frame else "undecided") for row in rows)
+
+
+def test_what_comes_behind_a_session_is_of_no_message_in_it() -> None:
+    capture = pair()
+    capture.publish("sub", False, "t/1", b"x", 2)
+    capture.put("sub", True, layout.PUBREC, packet_id=1)
+    capture.end("sub")
+    capture.connect("sub")
+    capture.hand("sub", "t/1", b"y", 2)
+    lose(capture, 10)  # the second message
+    (row,) = deliveries_of(capture)
+    assert (row["verdict"], row.get("acknowledged_frame")) == ("abandoned", None)
+
+
+@pytest.mark.parametrize(("is_back", "verdict"), [(False, "queued"), (True, "undecided")])
+def test_what_a_full_window_kept_may_have_come_later(is_back: bool, verdict: str) -> None:
+    """The client comes back on a connection of which the CONNECT is lost."""
+    capture = Capture()
+    capture.connect("sub", clean=False)
+    capture.subscribe("sub", "t/#", qos=1)
+    capture.connect("pub")
+    for number in range(1, 12):
+        capture.message("pub", "t/1", b"%d" % number, 1, number)
+        if number < 11:
+            capture.publish("sub", False, "t/1", b"%d" % number, 1, number)
+    capture.end("sub")
+    if is_back:
+        capture.connect("sub", clean=False, present=True)
+        lose(capture, -2)
+    assert deliveries_of(capture)[-1]["verdict"] == verdict

@@ -128,6 +128,47 @@ def test_deliveries_to_an_older_subscription_are_paired_where_that_is_certain() 
     assert found.count(_OPEN) == PERIODS - 2
 
 
+# --- a payload that was sent once -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lost", "is_certain"), [((10,), True), ((12,), True), ((10, 12), False)])
+def test_a_payload_sent_once_may_be_another_only_if_both_sides_lack_bytes(
+    lost: tuple[int, ...], is_certain: bool
+) -> None:
+    """What is lost was another message, and its delivery; for all that is known, equal ones."""
+    capture = pair(qos=1)
+    for number, payload in enumerate((b"ON", b"OFF"), 1):
+        capture.message("pub", "t/1", payload, 1, number)
+        capture.hand("sub", "t/1", payload, 1, number)
+    lose(capture, *lost)
+    (row,) = (row for row in deliveries_of(capture) if row.get("delivered_frame") == 9)
+    assert row.get("sent_frame") == (7 if is_certain else None)
+    assert row["verdict"] == "delivered"
+
+
+def test_what_was_lost_long_before_and_long_behind_is_of_other_messages() -> None:
+    capture = pair(qos=1)
+    for number, payload in enumerate((b"OFF", b"ON", b"OFF", b"OFF"), 1):
+        capture.message("pub", "t/1", payload, 1, number)
+        capture.hand("sub", "t/1", payload, 1, number)
+        capture.wait(2)
+    lose(capture, 6, 20)  # the first message, and the last but one delivery
+    (row,) = (row for row in deliveries_of(capture) if row.get("delivered_frame") == 13)
+    assert row["sent_frame"] == 11
+
+
+def test_a_stream_that_begins_behind_a_message_may_have_had_another_one() -> None:
+    capture = Capture()
+    capture.connect("pub")
+    capture.message("pub", "t/1", b"ON", 1)
+    capture.connect("sub", clean=False, present=True)
+    capture.message("pub", "t/1", b"ON", 1, 2)
+    capture.hand("sub", "t/1", b"ON", 1)
+    lose(capture, 6)  # the second message
+    (row,) = (row for row in deliveries_of(capture) if row.get("delivered_frame"))
+    assert "sent_frame" not in row
+
+
 # --- the kernel against all pairings ----------------------------------------------------------
 
 
