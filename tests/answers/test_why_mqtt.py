@@ -13,6 +13,7 @@ from tests.answers.talks import Talk, ends_before, puback
 from tests.answers.test_why import findings, why
 from tests.captures.make import QUIET, go_on
 from tests.cli.results import notes_of
+from tests.degraded import Capture
 from tests.formats.mqtt.make import connack, connect, packet, text
 from wireyard.answers import open_tables
 from wireyard.cli import main
@@ -89,6 +90,19 @@ def test_a_disconnect_that_another_symptom_explains(tmp_path: Path) -> None:
     assert set(_named(talk, tmp_path)) == {"taken_over"}
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_connection_is_taken_over_if_it_ends_behind_the_new_one(
+    ends: bool, tmp_path: Path
+) -> None:
+    """Otherwise its end may have been before, and was not captured."""
+    talk = Talk()
+    talk.login(1, 5001, "one")
+    talk.login(100, 5003, "one")
+    if ends:
+        talk.end(102, 5001, up=False)
+    assert set(_named(talk, tmp_path)) == {"taken_over" if ends else "dropped"}
+
+
 @pytest.mark.parametrize(
     ("said_s", "closes_ms", "by_client", "is_missed"),
     [(None, 91_000, False, True), (None, 80_000, False, False), (10, 16_000, False, True),
@@ -157,6 +171,21 @@ def test_a_login_whose_answer_may_not_have_been_captured(tmp_path: Path) -> None
     talk = _two()
     talk.say(51, 5003, connect(4, client="three"), up=True)
     assert not _named(talk, tmp_path)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_answer_may_be_among_the_packets_that_were_lost(is_lost: bool, tmp_path: Path) -> None:
+    """Of a reset connection nothing shows whether there was one."""
+    talk = _two()
+    talk.begin(50, 5003)
+    talk.say(51, 5003, connect(4, client="three"), up=True)
+    talk.end(2_000, 5003, reset=True)
+    path = talk.write(tmp_path / "in.pcap")
+    capture = Capture.read(path)
+    if is_lost:
+        del capture.frames[-2]
+    path.write_bytes(capture.header + b"".join(capture.frames))
+    assert ("request_unanswered" in {one["symptom"] for one in findings(path)}) != is_lost
 
 
 def test_pubrec_is_acceptance(tmp_path: Path) -> None:
