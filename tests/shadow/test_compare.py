@@ -26,6 +26,8 @@ from wireyard.answers import Tables, open_tables
 from wireyard.cli import main
 from wireyard.shadow import Difference, differences
 
+BROKERS = ROOT / "tests/shadow/brokers"
+
 
 def recorded(path: Path, defect: Defect = none, began: float = 1_700_000_000.0) -> Path:
     Scenario(path, defect, began).run()
@@ -166,6 +168,30 @@ def test_what_a_recording_could_not_show_is_no_difference(
             scenario.publish("till", topic, b"%d" % number, qos=number % 2, number=number)
     scenario.end("till")
     assert compared(tables, alone) == []  # whose subscribers were not there
+
+
+@pytest.mark.parametrize(
+    ("broker", "kind", "client", "topic", "breaks", "b"),
+    [
+        # A will with an empty payload is refused in 3.1.1, with a code of 5.0.
+        ("mochi-2.7.9", "will", "watcher", "home/gone/empty", "neither", "not delivered"),
+        ("mochi-2.7.9", "refusal", "gone-empty", None, "neither", "connection 1: 130"),
+        # A retained value comes at the QoS of its publication, above the granted one.
+        ("aedes-1.2.0", "QoS", "late", "home/2", "B", "qos 2"),
+        # Retained values go to clients without a filter that matches.
+        ("amqtt-0.12.1", "retained", "gone-full", "home/0", "neither", "delivered"),
+    ],
+)
+def test_the_defects_of_other_brokers_come_out(
+    broker: str, kind: str, client: str, topic: str | None, breaks: str, b: str
+) -> None:
+    """One conversation in 3.1.1 with our broker, and its replays to others."""
+    found = compared(BROKERS / "wireyard.pcapng", BROKERS / f"{broker}.pcapng")
+    rows = [
+        one for one in found
+        if (one.difference, one.client, one.destination) == (kind, client, topic)
+    ]  # fmt: skip
+    assert rows and all(one.breaks == breaks and one.b.startswith(b) for one in rows)
 
 
 def test_the_command(sound: Path, tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ Rules of this file:
    client, is not waited for any more. Each time that happens, this connection waits half as long
    from then on, for the broker may lose many messages.
 2. It also waits for what other clients did and were sent before, so that a cause comes before its
-   effect: for `_SLACK_S` at most, but at the highest speed, where nothing else keeps the order, as
-   long as they themselves do.
+   effect: until none of that has been done for `_SLACK_S`, but at the highest speed, where nothing
+   else keeps the order, as long as they themselves do.
 3. A client that ends its connection lets the broker end it too, for `_SLACK_S` at most: what comes
    next in the recording came after that.
 4. An acknowledgement is sent once the message has come, also if that is late, under the packet
@@ -186,7 +186,7 @@ class _Player:
                 await asyncio.sleep(step.what.seconds)
             else:
                 await asyncio.sleep(due - self._now())
-                await self._progress.reached(number, due + _SLACK_S)
+                await self._progress.reached(number)
                 if isinstance(step.what, Send):
                     await self._send(step.connection, step.what, due)
                 elif connection is not None:
@@ -299,12 +299,13 @@ class _Progress:
         else:
             self._waiting[number].append(call)
 
-    async def reached(self, number: int, end: float) -> None:
-        """Wait until all steps before this one have been taken, or until a time of the loop."""
-        if self._first < number:
-            loop = asyncio.get_running_loop()
+    async def reached(self, number: int) -> None:
+        """Wait until all steps before this one have been taken, or none of them any more."""
+        loop, first = asyncio.get_running_loop(), -1
+        while first < self._first < number:
+            first = self._first
             reached = loop.create_future()
-            loop.call_at(end, _settle, reached, False)
+            loop.call_later(_SLACK_S, _settle, reached, False)
             self.when_reached(number, partial(_settle, reached, True))
             await reached
 

@@ -255,7 +255,8 @@ _ENDED: Final = """(SELECT max(c.closed_ns) FROM {0}_clients c WHERE c.consumer 
 LATE_WILLS: Final = f"""
 SELECT l.consumer, l.topic, (l.sent_ns + l.queue_ns - {_ENDED.format("a", "l")}) / 1e6 AS left_ms,
   (r.sent_ns + r.queue_ns - {_ENDED.format("b", "r")}) / 1e6 AS right_ms, {_FRAMES}
-{_PAIRS} 'will' AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
+{_PAIRS} 'will' AND NOT l.retain AND NOT r.retain
+  AND greatest(left_ms, right_ms) > {LATER_TIMES} * least(left_ms, right_ms)
   AND greatest(left_ms, right_ms) > {WILL_LATER_MS} + least(left_ms, right_ms)
 ORDER BY left_place
 """
