@@ -32,6 +32,8 @@ class WebSocket:
         The client's side: host and path to ask for.
     allows
         The broker's side: whether a page of an origin may connect to a host.
+    is_overheard
+        Whether the bytes are for another, who judges the handshake and answers.
 
     Attributes
     ----------
@@ -49,12 +51,14 @@ class WebSocket:
         self,
         request: tuple[str, str] | None = None,
         allows: Callable[[str, str], bool] = lambda origin, host: True,
+        *,
+        is_overheard: bool = False,
     ) -> None:
         self.out = bytearray()
         self.ended: str | None = None
         self.has_failed = self.is_open = False
         self._is_client = request is not None
-        self._allows = allows
+        self._allows, self._is_overheard = allows, is_overheard
         self._buffer = bytearray()
         self._left = 0
         """Bytes of the current frame that have not arrived."""
@@ -190,7 +194,9 @@ class WebSocket:
             for name, colon, value in (line.partition(":") for line in lines)
             if colon
         }
-        if self._is_client:
+        if self._is_overheard:
+            pass
+        elif self._is_client:
             self._take_answer(head, fields)
         else:
             self._take_request(head, fields)

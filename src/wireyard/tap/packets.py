@@ -31,8 +31,6 @@ CLEAR: Final = -2
 _TLS: Final = b"\x16\x03"
 """The beginning of a handshake record."""
 _GET: Final = b"GET "
-_HEAD_END: Final = b"\r\n\r\n"
-_MAX_HEAD_BYTES: Final = 8 << 10
 _FORMATS: Final = ("mqtt", "jmq")
 """Formats whose packets show their type before they are whole."""
 _MQTT_LOGINS: Final = frozenset(
@@ -185,18 +183,11 @@ class WebSocketReader:
 
     def __init__(self, conversation: Conversation, is_client: bool, most_whole: int = 0) -> None:
         self._packets = PacketReader(conversation, is_client, most_whole)
-        self._frames = WebSocket(None if is_client else ("", ""))
+        self._frames = WebSocket(None if is_client else ("", ""), is_overheard=True)
         """The side that the bytes are for; what it would answer is not sent."""
-        self._head = b""
 
     def read(self, data: bytes) -> tuple[bytes, Sequence[Span]]:
         """Read the next bytes; return those inside that are not held any more, and the packets."""
-        if not self._frames.is_open:
-            head, end, rest = (self._head + data).partition(_HEAD_END)
-            if not end and len(head) <= _MAX_HEAD_BYTES:
-                self._head = head
-                return b"", ()
-            self._frames.is_open, self._head, data = True, b"", rest
         inside = self._frames.receive(data)
         self._frames.out.clear()
         if self._frames.has_failed:
