@@ -609,7 +609,9 @@ class Flows:
                 flow.phase, flow.owes = "over" if is_over else "free", "free"
             if flow.owes in ("puback", "pubacks", "again"):
                 flow.owes = "nothing"  # 4.3.2: a receiver keeps no state of QoS 1
-            flow.owes = {"pubrecs": "pubrec", "held again": "held"}.get(flow.owes, flow.owes)
+            flow.owes = {
+                "pubrecs": "pubrec", "held again": "held", "pubcomps": "pubcomp", "done again": "free"
+            }.get(flow.owes, flow.owes)  # fmt: skip
             flow.away = True
         if not kept:
             self.first = "free"
@@ -680,7 +682,9 @@ class Flows:
         phase, away, owes = flow.phase, flow.away, flow.owes
         effect, rule = self._release(flow)
         of_two = ("held", "held again", "pubrec", "pubrecs", "unknown")
-        if owes in ("free", "nothing", "again", *of_two):
+        if owes in ("pubcomp", "pubcomps"):
+            flow.owes = "pubcomps"
+        if owes in ("free", "nothing", "again", "done again", *of_two):
             flow.owes = "pubcomp"
             if owes in of_two:
                 effect = effect or "released"
@@ -720,11 +724,10 @@ class Flows:
         if read and (kind != PUBREC or is_error):
             self.quota = min(self.quota + 1, self.maximum)  # M-3
         # M-13
-        if (kind, flow.owes) in ((PUBACK, "again"), (PUBREC, "held again")) and not (
-            is_error and kind == PUBREC
-        ):
+        again = {PUBACK: "again", PUBREC: "held again", PUBCOMP: "done again"}[kind]
+        if flow.owes == again and not (is_error and kind == PUBREC):
             return (effect if read == "effect" else None), None  # M-71
-        was_again = flow.owes in ("pubacks", "pubrecs")
+        was_again = flow.owes in ("pubacks", "pubrecs", "pubcomps")
         if flow.owes not in (name, f"{name}s", "unknown"):
             return (effect if read == "effect" else None), f"{name}_unasked"
         flow.owes = "free"
@@ -732,6 +735,8 @@ class Flows:
             flow.owes = "again" if was_again else "nothing"
         elif kind == PUBREC and not is_error:
             flow.owes = "held again" if was_again else "held"
+        elif kind == PUBCOMP and was_again:
+            flow.owes = "done again"
         return effect, None
 
     @staticmethod

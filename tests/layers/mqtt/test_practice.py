@@ -294,6 +294,21 @@ def test_each_copy_may_be_acknowledged(version: int, copies: int) -> None:
         assert not [rule for rule in _rules(capture) if rule == "MQTT-2.3.1-6"]
 
 
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize(("copies", "answers"), [(2, 2), (3, 2), (1, 2)])
+def test_each_pubrel_may_be_answered(version: int, copies: int, answers: int) -> None:
+    capture = Capture(version)
+    capture.connect("pub")
+    capture.publish("pub", True, "t", b"x", 2)
+    capture.put("pub", False, layout.PUBREC, packet_id=1)
+    for _ in range(copies):
+        capture.put("pub", True, layout.PUBREL, packet_id=1)
+    for _ in range(answers):
+        capture.put("pub", False, layout.PUBCOMP, packet_id=1)
+    rules = [rule for rule in _rules(capture) if rule.startswith("pubcomp")]
+    assert rules == (["pubcomp_unasked"] if answers > copies else [])
+
+
 def _subscriber(capture: Capture) -> None:
     capture.connect("sub")
     capture.subscribe("sub", "t", qos=1)

@@ -339,9 +339,30 @@ RECEIVER: Final[StateTable[str, str, str]] = StateTable(
             "publish_2": Cell("owes_pubrec", "delivered"),
             "dup_1": Cell("owes_puback", "delivered"),
             "dup_2": Cell("owes_pubrec", "delivered"),
-            "pubrel": Cell("owes_pubcomp"),
+            "pubrel": Cell("owes_pubcomps"),
             "pubcomp": Cell("free", "acknowledged"),
             "resumed": Cell("owes_pubcomp"),
+            "discarded": Cell("free"),
+        },
+        # PUBREL was sent again before it was answered: each copy may be answered.
+        "owes_pubcomps": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomps"),
+            "pubcomp": Cell("completed_again", "acknowledged"),
+            "resumed": Cell("owes_pubcomp"),
+            "discarded": Cell("free"),
+        },
+        "completed_again": {
+            "publish_1": Cell("owes_puback", "delivered"),
+            "publish_2": Cell("owes_pubrec", "delivered"),
+            "dup_1": Cell("owes_puback", "delivered"),
+            "dup_2": Cell("owes_pubrec", "delivered"),
+            "pubrel": Cell("owes_pubcomp"),
+            "pubcomp": Cell("completed_again"),
+            "resumed": Cell("free"),
             "discarded": Cell("free"),
         },
     },
@@ -369,7 +390,7 @@ FACTS: Final[Mapping[str, str]] = MappingProxyType(
 IN_FLIGHT: Final = frozenset(
     {"published_1", "resend_1", "published_2", "resend_2", "received", "unread_2"}
     | {"released", "rerelease", "owes_puback", "owes_pubacks", "owes_pubrec", "owes_pubrecs"}
-    | {"held", "held_again", "owes_pubcomp"}
+    | {"held", "held_again", "owes_pubcomp", "owes_pubcomps"}
 )
 """The states in which a message is in flight."""
 

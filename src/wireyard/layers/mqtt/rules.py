@@ -191,7 +191,8 @@ _TABLE: Final = (
      "One that came with it all the same, where nothing else was delivered, and no newer"
      " subscription may be why, is the delivery."),
     ("M-71", "4.3", "",
-     "Where a message is sent again before it was acknowledged, each copy may be acknowledged."),
+     "Where a message, or its PUBREL, is sent again before it was acknowledged, each copy may be"
+     " acknowledged."),
     ("M-72", "4.3.3", "resend_released", ""),
     ("M-73", "3.3.4, MQTT-3.3.5-1", "overlapping_qos",
      "Of several copies one does. It may come last, and behind the end of the capture, but all"
