@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -264,6 +265,40 @@ def test_a_message_that_does_not_come_is_not_acknowledged(tmp_path: Path) -> Non
     result, got = played(path, lambda packet: answers(packet, sent=[(5, b"one")]))
     assert [one.packet_id for one in got if isinstance(one, mqtt.PubAck)] == [5]
     assert result.unsent == {"till": 1} and result.sent == 3
+
+
+def test_a_broker_that_sends_more_than_is_recorded_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "_MOST_SURPLUS_BYTES", 5_000)
+    path = conversation(tmp_path / "a.pcapng")
+    more = [(number, bytes(100)) for number in range(1, 200)]
+    result, got = played(path, lambda packet: answers(packet, sent=more))
+    assert got[-1] == "closed" and len(result.came) < 60
+
+
+def test_a_broker_that_sends_no_packets_is_noted_once_and_left(tmp_path: Path) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        with suppress(ConnectionError):
+            for _ in range(100):
+                writer.write(
+                    encode(mqtt.ConnAck(version_in_force=5)) + b"\xf0\x02\xff\xff" * 10_000
+                )
+                await writer.drain()
+
+    results: list[Result] = []
+
+    async def test() -> None:
+        async with serving(handle) as port:
+            path = conversation(tmp_path / "a.pcapng")
+            words = (path, "--to", f"127.0.0.1:{port}", "--speed", "max")
+            results.append(await asyncio.to_thread(replayed, *words))
+
+    run(test())
+    (done,) = results
+    assert done.exit_code == 1
+    assert done.stderr.count("the broker sends what is no packet") == 1
 
 
 def test_a_reset_is_a_reset(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +39,7 @@ from wireyard.replay.script import Came, End, Key, Login, Pause, Recorded, Scrip
 from wireyard.streams.decoder import Decoder
 from wireyard.tap.proxy import Tap
 from wireyard.tap.relay import reset
+from wireyard.text import bytes_text
 
 _PATIENCE_S: Final = 1.0
 _LEAST_PATIENCE_S: Final = 0.02
@@ -46,6 +47,8 @@ _SLACK_S: Final = 0.2
 _SECONDS_TO_CONNECT: Final = 10.0
 _AT_ONCE: Final = 16
 """Scripts that are played at the same time."""
+_MOST_SURPLUS_BYTES: Final = 64 << 20
+"""Most bytes of packets that the broker sends beyond those that are recorded."""
 
 
 @dataclass(slots=True)
@@ -98,7 +101,9 @@ def run(
         The folder cannot be written.
     """
     raise_file_limit()
-    player = partial(_Player, say=say, speed=speed, logins=logins or {}, patience_s=patience_s)
+    player = partial(
+        _Player, say=say, speed=speed, logins=logins or {}, patience_s=patience_s, room=_Room()
+    )
     return asyncio.run(_run(scripts, listeners, say, record, player))
 
 
@@ -137,6 +142,18 @@ async def _run(
     return [player.played for player in players]
 
 
+@dataclass(slots=True)
+class _Room:
+    """The bytes that all scripts of a run may still get beyond what is recorded."""
+
+    left_bytes: int = field(default_factory=lambda: _MOST_SURPLUS_BYTES)
+
+    def take(self, size: int) -> bool:
+        """Take room for a packet; return whether there is any."""
+        self.left_bytes -= size
+        return self.left_bytes >= 0
+
+
 class _Player:
     def __init__(
         self,
@@ -145,14 +162,18 @@ class _Player:
         speed: float | None,
         logins: Mapping[str, Login],
         patience_s: float,
+        room: _Room,
     ) -> None:
         self.played = Played()
         self.listeners, self.say = listeners, say
         self._speed, self._logins, self._patience_s = speed, logins, patience_s
+        self._room = room
         self._connections: dict[Recorded, _Connection] = {}
         self._ports: dict[tuple[Address, str | None], int] = {}
         """Those of the services of port mappers."""
         self._progress = _Progress()
+        self._recorded: Set[Key] = frozenset()
+        """What the broker sends in the script."""
 
     async def play(self, script: Script) -> None:
         """Take all steps."""
@@ -165,6 +186,8 @@ class _Player:
         for number, step in enumerate(script.steps):
             turns[None if self._speed is None else step.connection].append((number, step))
         self._progress.begin(len(script.steps))
+        came = (step.what for step in script.steps)
+        self._recorded = {what.key for what in came if isinstance(what, Came)}
         async with asyncio.TaskGroup() as group:
             for steps in turns.values():
                 group.create_task(self._take(steps))
@@ -231,7 +254,9 @@ class _Player:
             await asyncio.sleep(_SLACK_S)
 
     async def _connect(self, recorded: Recorded) -> _Connection:
-        connection = _Connection(recorded.client, self._talks[recorded], self.say)
+        connection = _Connection(
+            recorded.client, self._talks[recorded], self.say, self._recorded, self._room
+        )
         connection.patience_s = self._patience_s
         address = listener(self.listeners, recorded.port)
         port = self._ports.get((address, self._talks[recorded].service), address.port)
@@ -313,7 +338,14 @@ class _Progress:
 class _Connection(asyncio.Protocol):
     """A client's connection to the broker."""
 
-    def __init__(self, client: str, talk: Talk, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: str,
+        talk: Talk,
+        say: Callable[[str], None],
+        recorded: Set[Key],
+        room: _Room,
+    ) -> None:
         self.is_over = self.is_ended = False
         """Whether nothing more can be sent, and whether the broker ended the connection."""
         self.came: dict[Key, Any] = {}
@@ -321,9 +353,10 @@ class _Connection(asyncio.Protocol):
         """What waits for something that has not come."""
         self.patience_s = _PATIENCE_S
         self._client, self._talk, self._say = client, talk, say
+        self._recorded, self._room = recorded, room
         self._decoder = Decoder(get_format(talk.format))
         self._transport: asyncio.Transport | None = None
-        self._is_closed = self._is_gone = False
+        self._is_closed = self._is_gone = self._is_given_up = False
         self._coming: tuple[Key | None, asyncio.Future[bool]] | None = None
         """What is waited for."""
 
@@ -333,12 +366,18 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take note of the packets that came; after a refusal nothing more is sent."""
+        if self._is_given_up:
+            return
         self._decoder.receive_data(data)
         for event in self._decoder.events():
             if event.packet is None:
-                self._say(f"{self._client}: the broker sends what is no packet: {event.error}")
-                continue
+                self._give_up(f"the broker sends what is no packet: {event.error}")
+                break
             key = self._talk.add(event.packet)
+            if key not in self._recorded and not self._room.take(event.length):
+                most = bytes_text(_MOST_SURPLUS_BYTES)
+                self._give_up(f"the broker sends over {most} more than is recorded")
+                break
             self.came[key] = event.packet
             owed, self.owed = self.owed, []
             for each in owed:
@@ -349,6 +388,11 @@ class _Connection(asyncio.Protocol):
                 self._say(f"{self._client}: the broker refuses the connection: {text}")
                 self.is_over = True
         self._check()
+
+    def _give_up(self, why: str) -> None:
+        """Drop what else comes, with a line; the broker may still end the connection."""
+        self._say(f"{self._client}: {why}")
+        self._is_given_up = True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Take note of the end."""
