@@ -294,7 +294,17 @@ def test_no_length_of_time_is_too_long(lake: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["sql", "FROM packets_jmq"], ["why"], ["report", "-o", "{out}"]], ids=lambda w: w[0]
+    "words",
+    [
+        ["sql", "FROM packets_jmq"],
+        ["why"],
+        ["slow"],
+        ["trace", "orders"],
+        ["report", "-o", "{out}"],
+        ["replay", "--to", "localhost", "--as", "mqtt"],
+        ["shadow", "{lake}"],
+    ],
+    ids=lambda words: words[0],
 )
 def test_a_damaged_file_of_the_right_size(words: list[str], lake: Path, tmp_path: Path) -> None:
     """The question names the file, not a mistake in the query."""
@@ -302,7 +312,8 @@ def test_a_damaged_file_of_the_right_size(words: list[str], lake: Path, tmp_path
     for path in {path for name in snapshot.files for path in snapshot.paths(name)}:
         overwrite(Path(path))
     command, *rest = words
-    asked = cli(command, lake, *(word.replace("{out}", f"{tmp_path}/page.html") for word in rest))
+    names = {"out": f"{tmp_path}/page.html", "lake": str(lake)}
+    asked = cli(command, lake, *(word.format(**names) for word in rest))
     assert (asked.exit_code, asked.stdout) == (1, ""), asked.stderr
     assert asked.stderr.startswith(f"wireyard: {lake}: is damaged: {lake}/_wireyard/data/")
     assert asked.stderr.count("\n") == 1
