@@ -218,7 +218,7 @@ def follow(
     """
     # Imported here because only followed sources need it.
     from wireyard.captures.live.following import follow as open_following
-    from wireyard.streams.growth import read_turns
+    from wireyard.streams.scan import read_turns
 
     paths = [keylog] if isinstance(keylog, str | os.PathLike) else keylog
     named = get_format(format) if format else None

@@ -32,8 +32,9 @@ from wireyard.pipeline import replacing
 from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.inputs.finding import list_inputs
 from wireyard.pipeline.job import fill_lake
+from wireyard.streams.batches import DecodedParts
 from wireyard.streams.plan import Plan
-from wireyard.streams.scan import DecodedParts, scan_parts, scan_stream
+from wireyard.streams.scan import scan_parts, scan_stream
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CAPTURE = EXAMPLES / "traffic.pcap"

@@ -55,9 +55,9 @@ from wireyard.captures.packets.unread import describe_unread, name_unread
 from wireyard.captures.read import read_capture
 from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format, get_format
-from wireyard.streams.growth import Grown, read_turns
+from wireyard.streams.blocks import Grown
 from wireyard.streams.plan import Plan, make_plan
-from wireyard.streams.scan import scan_streams
+from wireyard.streams.scan import read_turns, scan_streams
 
 Row = dict[str, Any]
 Facts = dict[str, Mapping[str, Any]]

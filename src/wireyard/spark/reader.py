@@ -121,7 +121,7 @@ class Reader(datasource.DataSourceReader):
             if self._corrupt is None:
                 yield from map(shape.fit, scan_streams(streams))
                 return
-            for parts, batches in scan_parts(streams):
+            for _, parts, batches, *_ in scan_parts(streams):
                 if batches:
                     yield shape.fit(pa.concat_batches(batches), PartBytes(parts).of_row)
 

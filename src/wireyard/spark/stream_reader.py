@@ -208,7 +208,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         with closing(BadBytes(span.path)) as bad_bytes, faults(self._options, span.path):
             for part, _ in _blocks(span.path, span.start, span.seen, framer, fast):
                 if part is not None:
-                    for batch in rows.read([part]):
+                    for batch in rows.read([part]).batches:
                         if batch.num_rows:
                             yield shape.fit(batch, lambda _: bad_bytes)
             if framer.frame_start < span.stop:

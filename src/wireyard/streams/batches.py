@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,20 @@ from wireyard.streams.plan import Plan
 
 Part = tuple[DirectedStream, Block]
 """A block and its stream."""
+
+
+class DecodedParts(NamedTuple):
+    """Blocks that were decoded together, and the rows in them that a plan wants."""
+
+    read: Sequence[Part]
+    parts: Sequence[Part]
+    """The blocks with only those rows."""
+    batches: list[pa.RecordBatch]
+    scalar_rows: Mapping[int, Row]
+    """The rows that the scalar reader decoded, by row number, in order."""
+    found_bad: bool
+    """Whether there were rows that are no well-formed packets."""
+
 
 _MOST_RUNS = 8
 """Most batches of a block; more would be too short."""
@@ -59,12 +73,6 @@ class BlockReader:
 
     def __init__(self, plan: Plan, fast: Any, *, apart: bool = False, scalar: bool = False) -> None:
         self.plan, self.fast, self._how = plan, fast, (apart, scalar)
-        self.found_bad = False
-        """Whether the last read had rows that are no well-formed packets."""
-        self.parts: Sequence[Part] = ()
-        """The parts of the last read, with only the rows that meet the plan's conditions."""
-        self.scalar_rows: dict[int, Row] = {}
-        """The rows of the last read that the scalar reader decoded, by row number, in order."""
         self._repeated = Repeated()
         names = {column.name for column in plan.columns}
         self._of_streams = [name for name in _OF_STREAMS if name in names]
@@ -94,12 +102,6 @@ class BlockReader:
         filtered = plan.mask is not None or self.plan.mask is not None
         return plan is self.plan or (not filtered and plan == self.plan)
 
-    def clear(self) -> None:
-        """Drop the references to the last read."""
-        self.parts, self.scalar_rows = (), {}
-        if self._condition_reader is not None:
-            self._condition_reader.clear()
-
     @property
     def scanner(self) -> FrameScanner | None:
         """The scanner to use if this reader is the only one; it may decode the frames it finds."""
@@ -110,37 +112,34 @@ class BlockReader:
         scanner: FrameScanner = getattr(self._decoder, "scan_frames", self.fast.scan_frames)
         return scanner
 
-    def read(self, parts: Sequence[Part]) -> list[pa.RecordBatch]:
+    def read(self, read: Sequence[Part]) -> DecodedParts:
         """Return the rows of blocks that the plan wants, in order, in one batch or a few.
 
         All blocks have the same `data`.
         """
+        parts = read
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
-        self.parts, self.scalar_rows = parts, {}
         block = join_blocks([each for _, each in parts])
         bad = {row: frame.error for row, frame in block.odd.items()}
-        batches = self._decoded(block, bad)
+        batches, scalar_rows = self._decoded(block, bad)
         given = self._given(parts)
         start = 0
         for number, batch in enumerate(batches):
             batches[number] = self._with_given(batch, given, start)
             start += batch.num_rows
-        self.found_bad = bool(bad)
-        if not bad or self.plan.mode == "permissive":
-            return batches
-        if self.plan.mode == "failfast":
+        if bad and self.plan.mode == "failfast":
             self._raise_fault(parts, block, bad)
-            return batches
+        if not bad or self.plan.mode != "dropmalformed":
+            return DecodedParts(read, parts, batches, scalar_rows, bool(bad))
         good = np.ones(len(block.offsets), np.bool_)
         good[list(bad)] = False
         places = np.cumsum(good) - 1
-        self.scalar_rows = {
-            int(places[row]): values for row, values in self.scalar_rows.items() if row not in bad
+        scalar_rows = {
+            int(places[row]): values for row, values in scalar_rows.items() if row not in bad
         }
         table = pa.Table.from_batches(batches).filter(as_array(good))
-        filtered: list[pa.RecordBatch] = table.to_batches()
-        return filtered
+        return DecodedParts(read, parts, table.to_batches(), scalar_rows, True)
 
     def _with_given(
         self, batch: pa.RecordBatch, given: Mapping[str, pa.Array], start: int
@@ -204,7 +203,7 @@ class BlockReader:
 
         assert self.plan.mask is not None
         matches, start = [_NO_ROWS], 0
-        for batch in reader.read(parts):
+        for batch in reader.read(parts).batches:
             matches.append(as_numbers(pc.indices_nonzero(self.plan.mask(batch))).astype(np.int64))
             matches[-1] += start
             start += batch.num_rows
@@ -217,11 +216,12 @@ class BlockReader:
             start = stop
         return picked
 
-    def _decoded(self, block: Block, bad: _Bad) -> list[pa.RecordBatch]:
+    def _decoded(self, block: Block, bad: _Bad) -> tuple[list[pa.RecordBatch], dict[int, Row]]:
         """Decode the rows of a block; add malformed ones to `bad`."""
         rows = len(block.offsets)
         if self._decoder is None:
-            return [self._scalar(block, np.arange(rows), bad)]
+            batch, scalar_rows = self._scalar(block, np.arange(rows), bad)
+            return [batch], scalar_rows
         framed = np.delete(np.arange(rows), list(block.odd)) if block.odd else None
         packets = block if framed is None else block.pick(framed)
         batch, rejected = self._decoder.decode(
@@ -234,22 +234,23 @@ class BlockReader:
         )
         if framed is None:
             if not len(rejected):
-                return [batch]
+                return [batch], {}
             framed = np.arange(rows)
         others = np.union1d(framed[rejected], list(block.odd)).astype(np.int64)
         order = np.empty(rows, np.int64)
         order[framed] = np.arange(len(framed))
         order[others] = len(framed) + np.arange(len(others))
-        return _in_order(batch, self._scalar(block, others, bad), order)
+        more, scalar_rows = self._scalar(block, others, bad)
+        return _in_order(batch, more, order), scalar_rows
 
-    def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> pa.RecordBatch:
+    def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> tuple[pa.RecordBatch, dict[int, Row]]:
         """Decode rows by the scalar reader; add malformed ones to `bad`."""
         seen: dict[int, Row] = {}
-        self.scalar_rows = {row: self._scalar_row(block, row, bad, seen) for row in rows.tolist()}
-        values = list(self.scalar_rows.values())
+        found = {row: self._scalar_row(block, row, bad, seen) for row in rows.tolist()}
+        values = list(found.values())
         if self._how[0]:
             values = [{name: value[name] for name in _OF_ALL} for value in values]
-        return rows_to_batch(self._own, values)
+        return rows_to_batch(self._own, values), found
 
     def _scalar_row(self, block: Block, row: int, bad: _Bad, seen: dict[int, Row]) -> Row:
         """Decode one row; bytes that begin no packet have a position, a status and an error only.

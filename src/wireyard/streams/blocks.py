@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from itertools import groupby
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from wireyard.arrays import Bytes, Ints
+from wireyard.formats.base import Format
 from wireyard.streams.framer import OK, Frame, Framer
 from wireyard.streams.window import Window
 
@@ -112,6 +114,22 @@ class DirectedStream(Protocol):
 
     def close(self) -> None:
         """Close the source, however far it was read."""
+
+
+class Grown(NamedTuple):
+    """The new part of a stream, from the position of its framer on, which the next turn reuses."""
+
+    format: Format
+    opened: DirectedStream
+    framer: Framer
+
+
+def by_format(turn: Iterable[Grown]) -> Iterator[tuple[Format, list[Grown]]]:
+    """Yield the streams that have grown together grouped by format, in their order."""
+    ordered = sorted(turn, key=lambda grown: grown.format.label)
+    for _, same_format in groupby(ordered, key=lambda grown: grown.format.label):
+        streams = list(same_format)
+        yield streams[0].format, streams
 
 
 class StreamBundle(ABC):

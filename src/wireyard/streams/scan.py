@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,8 +18,16 @@ import pyarrow as pa
 
 from wireyard.arrays import Ints
 from wireyard.formats.base import Format
-from wireyard.streams.batches import BlockReader, Part
-from wireyard.streams.blocks import Block, DirectedStream, FrameScanner, StreamBundle, cut_blocks
+from wireyard.streams.batches import BlockReader, DecodedParts, Part
+from wireyard.streams.blocks import (
+    Block,
+    DirectedStream,
+    FrameScanner,
+    Grown,
+    StreamBundle,
+    by_format,
+    cut_blocks,
+)
 from wireyard.streams.framer import Framer
 from wireyard.streams.plan import Plan
 from wireyard.streams.source import Damaged, Reading, Source, compression, open_source
@@ -35,9 +43,6 @@ from wireyard.streams.window import (
 
 Turn = tuple[Plan, Any, Iterable[Part]]
 """A unit of work for a thread: a plan, its compiled decoder, and the blocks to decode."""
-
-DecodedParts = tuple[Sequence[Part], list[pa.RecordBatch]]
-"""Blocks, and their rows."""
 
 _COLD_BYTES = 1 << 17
 """Fewer bytes are decoded by the scalar reader while no kernels are loaded: that takes about as
@@ -170,14 +175,44 @@ def scan_streams(
 
 
 def scan_parts(
-    streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1
+    streams: Iterable[tuple[DirectedStream, Plan]], threads: int = 1, **how: bool
 ) -> Iterator[DecodedParts]:
     """Yield the blocks of several streams and their rows; small streams are read together.
 
-    The blocks have the rows of the batches, in the same order.
+    `how` are parameters of `BlockReader`.
     """
-    readers = _Readers(threads)
+    readers = _Readers(threads, **how)
     yield from _decoded(_turns_of_all(streams, readers), readers, threads)
+
+
+def scan_grown(streams: Sequence[Grown], plan: Plan, **how: bool) -> Iterator[DecodedParts]:
+    """Yield the new blocks of streams of one format and their rows; parameters as `scan_parts`.
+
+    Unlike whole streams, the new bytes of growing ones add up: most have few, in one buffer.
+    """
+    readers = _Readers(1, **how)
+    fast = load_fast_path(plan.format, sum(max(one.opened.bytes_ahead, 0) for one in streams))
+    scanner = readers.scanner(plan, fast)
+    parts = (
+        (one.opened, block) for one in streams for block in one.opened.blocks(one.framer, scanner)
+    )
+    yield from _decoded(((plan, fast, group) for group in _of_same_data(parts)), readers, 1)
+
+
+def read_turns(
+    turns: Iterable[Sequence[Grown]], plan_of: Callable[[Format], Plan | None]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of streams as they grow, in turns of those whose bytes arrived together.
+
+    Streams of a format for which `plan_of` returns None are skipped.
+    """
+    size = 0
+    for format, grown in chain.from_iterable(map(by_format, turns)):
+        plan = plan_of(format)
+        if plan is not None:
+            size += sum(one.opened.bytes_ahead for one in grown)
+            load_fast_path(format, size)  # load it once all bytes so far are worth it
+            yield from _batches_of(scan_grown(grown, plan))
 
 
 def bundles(
@@ -260,8 +295,8 @@ class _Readers:
 
     _idle: ClassVar[deque[BlockReader]] = deque(maxlen=_MOST_IDLE)
 
-    def __init__(self, threads: int) -> None:
-        self._alone = threads <= 1
+    def __init__(self, threads: int, **how: bool) -> None:
+        self._alone, self._how = threads <= 1, how
         self._mine = local()
         self._taken: list[BlockReader] = []
 
@@ -269,9 +304,9 @@ class _Readers:
         """Return the thread's reader for a plan."""
         mine: list[BlockReader] = self._mine.__dict__.setdefault("readers", [])
         for reader in mine:
-            if reader.fits(plan, fast):
+            if reader.fits(plan, fast, **self._how):
                 return reader
-        reader = self._take_idle(plan, fast) or BlockReader(plan, fast)
+        reader = self._take_idle(plan, fast) or BlockReader(plan, fast, **self._how)
         mine.append(reader)
         self._taken.append(reader)
         return reader
@@ -282,15 +317,13 @@ class _Readers:
                 reader = self._idle.popleft()
             except IndexError:  # another thread took the last
                 break
-            if reader.fits(plan, fast):
+            if reader.fits(plan, fast, **self._how):
                 return reader
             self._idle.append(reader)
         return None
 
     def release(self) -> None:
         """Return the readers to the pool at the end of a scan."""
-        for reader in self._taken:
-            reader.clear()
         self._idle.extend(self._taken)
 
     def scanner(self, plan: Plan, fast: Any) -> FrameScanner | None:
@@ -305,11 +338,7 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
     def decode(turn: Turn) -> list[DecodedParts]:
         plan, fast, parts = turn
         reader = readers.reader(plan, fast)
-        decoded = []
-        for group in _of_same_data(parts):
-            batches = reader.read(group)
-            decoded.append((reader.parts, batches))
-        return decoded
+        return [reader.read(group) for group in _of_same_data(parts)]
 
     with closing(in_turns(decode, turns, threads)) as decoded:
         yield from chain.from_iterable(decoded)
@@ -318,7 +347,7 @@ def _decoded(turns: Iterator[Turn], readers: _Readers, threads: int) -> Iterator
 
 def _batches_of(decoded: Iterable[DecodedParts]) -> Iterator[pa.RecordBatch]:
     """Yield the batches that have rows."""
-    return (batch for _, batches in decoded for batch in batches if batch.num_rows)
+    return (batch for one in decoded for batch in one.batches if batch.num_rows)
 
 
 def _of_same_data(parts: Iterable[Part]) -> Iterator[list[Part]]:

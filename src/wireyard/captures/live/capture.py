@@ -50,7 +50,7 @@ from wireyard.captures.records import NO_TIME, Records
 from wireyard.captures.repairs import NO_REPAIRS, Repairs, differing_segment
 from wireyard.captures.stream_table import describe_stream
 from wireyard.formats import Format
-from wireyard.streams.growth import Grown
+from wireyard.streams.blocks import Grown
 
 _SWEEP_NS: Final = 1_000_000_000
 """Capture time between two searches for connections that have ended or are silent."""

@@ -19,9 +19,8 @@ from wireyard.captures.signatures import is_capture
 from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pipe, first_bytes
-from wireyard.streams.blocks import Block, FrameScanner, cut_window
+from wireyard.streams.blocks import Block, FrameScanner, Grown, cut_window
 from wireyard.streams.framer import Framer
-from wireyard.streams.growth import Grown
 from wireyard.streams.source import MAGIC_BYTES, Damaged, Reading, compression
 from wireyard.streams.window import Window
 

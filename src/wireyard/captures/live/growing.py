@@ -13,7 +13,7 @@ from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.live.state import StateError
 from wireyard.captures.records import describe_damage
 from wireyard.errors import UsageError
-from wireyard.streams.growth import Grown
+from wireyard.streams.blocks import Grown
 
 _VERSION: Final = 6
 """Version of the stored state; an input whose state has another one is read again."""

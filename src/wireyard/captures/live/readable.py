@@ -31,8 +31,8 @@ from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.headers import PacketReader
 from wireyard.captures.records import NO_TIME
 from wireyard.formats import Format, get_format
+from wireyard.streams.blocks import Grown
 from wireyard.streams.framer import Framer
-from wireyard.streams.growth import Grown
 
 MAX_HEAD_BYTES: Final = 1 << 16
 """Bytes of a direction that are held while its format is unknown: all that detection looks at."""

@@ -22,11 +22,11 @@ from wireyard.cli.decoding.cells import row_line
 from wireyard.cli.decoding.large import hex_pieces, large_rows, large_value
 from wireyard.cli.decoding.reading import OpenInput, read_parts
 from wireyard.cli.decoding.selection import Selection
+from wireyard.formats.base import Row
 from wireyard.formats.properties import TYPES
 from wireyard.memory import SLACK
 from wireyard.schema import CAPTURED, arrow_type, as_array, as_numbers
 from wireyard.streams import line_kernels
-from wireyard.streams.batches import BlockReader
 from wireyard.streams.framer import OK
 from wireyard.streams.redaction import Redactor
 from wireyard.text import PAYLOADS
@@ -63,21 +63,21 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
     selection = reading.selection
     redactor = Redactor(selection.format)
     apart = not selection.format.texts.are_plain
-    for reader, batch in read_parts(reading, selection.column_plan, apart=apart):
+    for decoded, batch in read_parts(reading, selection.column_plan, apart=apart):
         shown = redactor.redact(batch) if selection.redacts else batch
-        for piece in _lines(reader, shown, selection):
+        for piece in _lines(decoded.scalar_rows, shown, selection):
             file.write(piece)
 
 
-def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> Iterator[Any]:
+def _lines(
+    scalar_rows: Mapping[int, Row], batch: pa.RecordBatch, selection: Selection
+) -> Iterator[Any]:
     """Yield the lines of a batch, many at a time."""
     kinds = {name: _SHAPES[kind] for name, kind in selection.format.texts.kinds.items()}
     names = [column.name for column in selection.shown_columns]
     keys = _keys(names)
     plain = selection.format.texts.are_plain
-    single = [
-        row for row, values in reader.scalar_rows.items() if not plain or values["status"] != OK
-    ]
+    single = [row for row, values in scalar_rows.items() if not plain or values["status"] != OK]
     scalar = np.array(single, np.int64)
     bodies = [name for name in names if name in PAYLOADS]
     cuts = {*range(0, batch.num_rows, _ROWS_AT_ONCE), batch.num_rows}
@@ -92,7 +92,7 @@ def _lines(reader: BlockReader, batch: pa.RecordBatch, selection: Selection) -> 
         text, lines = _joined(zip(keys, cells, strict=True), "}\n", part.num_rows)
         in_part = scalar[slice(*scalar.searchsorted((first, first + part.num_rows)))]
         start = 0
-        for row, line in _single_lines(reader, batch, in_part, selection):
+        for row, line in _single_lines(scalar_rows, batch, in_part, selection):
             yield text[lines[start] : lines[row - first]].data
             yield line
             start = row - first + 1
@@ -123,7 +123,7 @@ def _large_line(
 
 
 def _single_lines(
-    reader: BlockReader, batch: pa.RecordBatch, rows: Ints, selection: Selection
+    scalar_rows: Mapping[int, Row], batch: pa.RecordBatch, rows: Ints, selection: Selection
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the numbers of rows from the scalar reader, each with its line."""
     if not len(rows):
@@ -131,7 +131,7 @@ def _single_lines(
     names = [name for name in _OF_STREAMS if name in batch.schema.names]
     known = batch.select(names).take(as_array(rows)).to_pylist()
     for row, place in zip(rows.tolist(), known, strict=True):
-        values = reader.scalar_rows[row]
+        values = scalar_rows[row]
         shown = values if selection.request.secrets else selection.format.secrets.redact(values)
         yield row, row_line(*selection.shape({**place, **shown}))
 

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby
 from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryFile
 from types import FrameType
@@ -24,8 +23,7 @@ from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
 from wireyard.errors import SourceError
 from wireyard.formats import Format
-from wireyard.streams.batches import BlockReader
-from wireyard.streams.growth import Grown
+from wireyard.streams.blocks import by_format
 from wireyard.streams.scan import load_fast_path
 from wireyard.text import bytes_text, count_text
 
@@ -77,14 +75,13 @@ class LiveReading:
         request, budget = job.request, job.budget
         shows_progress = job.shows_progress and job.before_waits is None
         progress = Progress(self.following.name, None, shows_progress)
-        readers: list[BlockReader] = []
         selections: dict[str, Selection] = {}
         others: dict[str, set[str]] = defaultdict(set)
         size = 0
         for turn in self.following.turns():
             if not turn:
                 self._flush()
-            for format, grown in _by_format(turn):
+            for format, grown in by_format(turn):
                 if job.one_format and selections and format.label not in selections:
                     others[format.name].update(one.opened.stream for one in grown)
                     continue
@@ -96,14 +93,14 @@ class LiveReading:
                 load_fast_path(format, size)  # loads kernels once the size pays for it
                 opened = [one.opened for one in grown]
                 framers = {id(one.opened): one.framer for one in grown}
-                yield OpenInput(opened, selection, budget, progress, faults, framers, readers)
+                yield OpenInput(opened, selection, budget, progress, faults, framers)
                 if budget.spent:
                     break
             if budget.spent:
                 break
         if job.tables and self.named is not None and not selections:
             selection = Selection(self.named, request, self.following.captured)
-            yield OpenInput([], selection, budget, progress, faults, {}, readers)
+            yield OpenInput([], selection, budget, progress, faults, {})
         progress.end()
         if self.stop() and size:
             rows = count_text(budget.taken, "row")
@@ -132,14 +129,6 @@ class LiveReading:
         exits.notes_on(summary.name, (*summary.notes, *summary.closed, *lost))
         if any(lost):
             self.job.status = exits.DATA_LOST
-
-
-def _by_format(turn: Sequence[Grown]) -> Iterator[tuple[Format, list[Grown]]]:
-    """Yield the streams of a turn grouped by format, in their order."""
-    ordered = sorted(turn, key=lambda grown: grown.format.label)
-    for _, same_format in groupby(ordered, key=lambda grown: grown.format.label):
-        streams = list(same_format)
-        yield streams[0].format, streams
 
 
 _PATIENCE_S: Final = 5

@@ -6,7 +6,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Any, Final
 
@@ -16,11 +16,11 @@ from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
 from wireyard.java import storable
 from wireyard.schema import empty_batch, scalar_of
-from wireyard.streams.batches import BlockReader, Part
-from wireyard.streams.blocks import Block, DirectedStream, StreamBundle, each_stream
+from wireyard.streams.batches import DecodedParts, Part
+from wireyard.streams.blocks import Block, DirectedStream, Grown, StreamBundle, each_stream
 from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL, Framer
 from wireyard.streams.plan import Plan
-from wireyard.streams.scan import bundles, load_fast_path, parts_of
+from wireyard.streams.scan import load_fast_path, scan_grown, scan_parts
 
 UNOPENED = "unopened"
 """A well-formed packet whose body cannot be decoded as the packet declares."""
@@ -136,8 +136,7 @@ class OpenInput:
     """Streams of one input and one format, with the selection, and the faults found while reading.
 
     `faults` are by stream. `framers` are the framers of growing streams, by the identity of the
-    stream; None if all streams are read from their beginning. `readers` are readers to reuse: to
-    make one takes as long as to read some packets.
+    stream; None if all streams are read from their beginning.
     """
 
     streams: Sequence[DirectedStream]
@@ -146,7 +145,6 @@ class OpenInput:
     progress: Progress
     faults: StreamFaults = field(default_factory=StreamFaults)
     framers: Mapping[int, Framer] | None = None
-    readers: list[BlockReader] = field(default_factory=list)
 
     @property
     def live(self) -> bool:
@@ -175,87 +173,56 @@ class OpenInput:
 
 
 def read_stream(
-    reading: OpenInput, opened: DirectedStream
-) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
-    """Yield the selected rows of one stream, block by block, with their position.
+    reading: OpenInput, opened: DirectedStream, plan: Plan, **how: bool
+) -> Iterator[tuple[DecodedParts, pa.RecordBatch]]:
+    """Yield the selected rows of one stream, block by block, until the limit is reached.
 
-    Each batch comes with its reader, whose `scalar_rows` are all of these rows. In mode
+    Each batch comes with the blocks that it is of; `how` are parameters of `BlockReader`. In mode
     ``failfast``, the first bad row raises a `DecodeError`.
     """
-    how = {"apart": True, "scalar": True}
-    reader = _reader(reading, reading.selection.row_plan, opened.bytes_ahead, **how)
-    for batch in _read_stream(reading, opened, reader):
-        yield reader, batch
-
-
-def read_parts(
-    reading: OpenInput, plan: Plan, *, apart: bool = False
-) -> Iterator[tuple[BlockReader, pa.RecordBatch]]:
-    """Yield the selected rows of all streams, those of small streams together.
-
-    Each batch comes with its reader, which has the rows of the scalar reader; `apart` is a
-    parameter of `BlockReader`. One thread reads: that is faster than any writer, and each further
-    thread would hold 100 MB. In mode ``failfast``, the first bad row raises a `DecodeError`.
-    """
-    if reading.budget.limited:  # faults are counted up to the last row, so read block by block
-        for opened in reading.wanted_streams():
-            reader = _reader(reading, plan, opened.bytes_ahead, apart=apart)
-            for batch in _read_stream(reading, opened, reader):
-                yield reader, batch
-        return
-    for together, _ in bundles((opened, plan) for opened in reading.streams):
-        # Unlike whole streams, the new bytes of growing ones add up.
-        size = (sum if reading.live else max)(opened.bytes_ahead for opened in together)
-        reader = _reader(reading, plan, size, apart=apart)
-        parts = (part for opened in together for part in _parts(reading, opened, reader))
-        if len(together) == 1 and not isinstance(together[0], StreamBundle):
-            yield from ((reader, _wanted(reading, reader, [part])) for part in parts)
-        else:
-            for _, same_buffer in groupby(parts, key=lambda part: id(part[1].data)):
-                yield reader, _wanted(reading, reader, list(same_buffer))
-
-
-def _reader(reading: OpenInput, plan: Plan, size: int, **how: bool) -> BlockReader:
-    """Return a reader for streams of about a size; reuse one if it fits."""
-    fast = load_fast_path(plan.format, size)
-    for reader in reading.readers:
-        if reader.fits(plan, fast, **how):
-            return reader
-    reader = BlockReader(plan, fast, **how)
-    reading.readers.append(reader)
-    return reader
-
-
-def _read_stream(
-    reading: OpenInput, opened: DirectedStream, reader: BlockReader
-) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of one stream, until the limit is reached."""
-    for part in _parts(reading, opened, reader):
-        yield _wanted(reading, reader, [part])
+    for decoded in _scan(reading, [opened], plan, **how):
+        yield decoded, _wanted(reading, plan, decoded)
         if reading.budget.spent:
             return
 
 
-def _parts(reading: OpenInput, opened: DirectedStream, reader: BlockReader) -> Iterator[Part]:
-    """Return the blocks of a stream; of a growing one those of its new bytes."""
+def read_parts(
+    reading: OpenInput, plan: Plan, **how: bool
+) -> Iterator[tuple[DecodedParts, pa.RecordBatch]]:
+    """Yield the selected rows of all streams, as `read_stream` does; small ones are read together.
+
+    One thread reads: that is faster than any writer, and each further thread would hold 100 MB.
+    """
+    if reading.budget.limited:  # faults are counted up to the last row, so read block by block
+        for opened in reading.wanted_streams():
+            yield from read_stream(reading, opened, plan, **how)
+        return
+    for decoded in _scan(reading, reading.streams, plan, **how):
+        yield decoded, _wanted(reading, plan, decoded)
+
+
+def _scan(
+    reading: OpenInput, streams: Sequence[DirectedStream], plan: Plan, **how: bool
+) -> Iterator[DecodedParts]:
     if reading.framers is None:
-        return parts_of(opened, reader.plan, reader.fast, reader.scanner)
-    framer = reading.framers[id(opened)]
-    return ((opened, block) for block in opened.blocks(framer, reader.scanner))
+        return scan_parts(((opened, plan) for opened in streams), **how)
+    framers = reading.framers
+    grown = [Grown(plan.format, opened, framers[id(opened)]) for opened in streams]
+    return scan_grown(grown, plan, **how)
 
 
-def _wanted(reading: OpenInput, reader: BlockReader, parts: Sequence[Part]) -> pa.RecordBatch:
+def _wanted(reading: OpenInput, plan: Plan, decoded: DecodedParts) -> pa.RecordBatch:
     """Return the selected rows of blocks, and count their faults."""
-    budget, plan = reading.budget, reader.plan
-    batches = reader.read(parts) or [empty_batch(plan.schema)]
+    budget, parts = reading.budget, decoded.read
+    batches = decoded.batches or [empty_batch(plan.schema)]
     # `concat_batches` would copy a single batch.
     batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
     batch = batch.slice(0, budget.take(batch.num_rows))
     if plan.mode == "permissive":
         last = batch["offset"][-1].as_py() if budget.spent else sys.maxsize
         found = _odd(parts, last)
-        if reader.found_bad:
-            found += _malformed(batch, reader.parts)
+        if decoded.found_bad:
+            found += _malformed(batch, decoded.parts)
         # By stream, so that the order of notes does not depend on which streams are read together.
         names = {number: _names(parts[number][0]) for number in {place[0] for place, _ in found}}
         for (number, owner), fault in sorted(found, key=itemgetter(0)):

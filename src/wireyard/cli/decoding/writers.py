@@ -135,18 +135,18 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
     selection, faults = reading.selection, reading.faults[opened.stream]
     request, redact = selection.request, selection.format.secrets.redact
     common = {"source": opened.name, "stream": opened.stream}
-    for reader, batch in read_stream(reading, opened):
+    for decoded, batch in read_stream(reading, opened, selection.row_plan, apart=True, scalar=True):
         captured = batch.select(_CAPTURED if selection.captured else ()).to_pylist()
         places = captured or repeat({}, batch.num_rows)
-        # The reader may have more rows than the limit leaves.
-        for place, values in zip(places, reader.scalar_rows.values(), strict=False):
+        # There may be more rows than the limit leaves.
+        for place, values in zip(places, decoded.scalar_rows.values(), strict=False):
             packet = values if request.secrets else redact(values)
             row = {**common, **place, **packet}
             if selection.opener is not None:
                 row |= selection.opener.open(row)
             yield _open_body(row, selection, faults)
             if request.nested and row["status"] == OK:
-                ((_, block),) = reader.parts
+                ((_, block),) = decoded.parts
                 number = int(np.searchsorted(block.offsets, row["offset"]))
                 yield from _nested(row, block.view(number), int(block.contexts[number]), selection)
 

@@ -151,8 +151,8 @@ def _packets_of(
     matching = (
         (opened, plans[format.label]) for format, opened in streams if format.label in plans
     )
-    for parts, _ in scan_parts(matching):
-        for opened, block in parts:
+    for found in scan_parts(matching):
+        for opened, block in found.parts:
             assert isinstance(opened, CapturedStream | BundledStreams)
             wanted.update(opened.packets_of(block).tolist())
     return wanted

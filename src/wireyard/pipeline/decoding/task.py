@@ -277,14 +277,14 @@ class BronzeTask:
         `tables` is extended in place by the tables that get rows.
         """
         plan, threads = self.plan_of(format), self._threads(format, captured=True)
-        for parts, batches in scan_parts(((opened, plan) for opened in streams), threads):
-            rows = [block.stream_rows for _, block in parts]
+        for decoded in scan_parts(((opened, plan) for opened in streams), threads):
+            rows = [block.stream_rows for _, block in decoded.parts]
             bounds = np.concatenate([[0], np.cumsum(np.concatenate(rows))])
-            bad_bytes, batch = PartBytes(parts), pa.concat_batches(batches)
+            bad_bytes, batch = PartBytes(decoded.parts), pa.concat_batches(decoded.batches)
             counts, written = self.write_streams(format, batch, bounds, bad_bytes.of_row)
             tables |= written
             first = 0
-            for (opened, block), of_block in zip(parts, rows, strict=True):
+            for (opened, block), of_block in zip(decoded.parts, rows, strict=True):
                 last = first + len(of_block)
                 yield opened, block, counts.of_streams(first, last)
                 first = last

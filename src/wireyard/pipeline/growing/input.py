@@ -20,7 +20,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -39,14 +38,15 @@ from wireyard.pipeline.decoding.results import StreamRows
 from wireyard.pipeline.decoding.task import BronzeTask
 from wireyard.pipeline.growing.readers import CaptureReader, GrowthSettings, StreamReader
 from wireyard.pipeline.growing.sources import GrowingFiles, is_rotated
-from wireyard.streams.batches import BlockReader, Part
-from wireyard.streams.scan import load_fast_path
+from wireyard.streams.blocks import by_format
+from wireyard.streams.scan import scan_grown
 from wireyard.streams.source import filesystem
 
 if TYPE_CHECKING:
     from wireyard.formats.base import Format
+    from wireyard.streams.batches import DecodedParts
+    from wireyard.streams.blocks import Grown
     from wireyard.streams.framer import Framer
-    from wireyard.streams.growth import Grown
 
 _READ_BYTES: Final = 16 << 20
 OPEN_STATE: Final = pa.schema(
@@ -153,7 +153,6 @@ class GrowingInput:
     _frames_before: int = 0
     """Frames of a capture in files that were read to their ends."""
     _reader: Any = None
-    _blocks: dict[str, BlockReader] = field(default_factory=dict)
 
     def open(self) -> None:
         """Prepare to read from the beginning, or to restore a state.
@@ -269,47 +268,26 @@ class GrowingInput:
 
     def _write(self, turn: list[Grown], task: BronzeTask) -> None:
         """Write the rows of the streams that have new bytes."""
-        by_format: dict[str, list[Grown]] = {}
-        for grown in turn:
-            by_format.setdefault(grown.format.label, []).append(grown)
-        for streams in by_format.values():
-            self._write_streams(streams, task)
-
-    def _write_streams(self, streams: Sequence[Grown], task: BronzeTask) -> None:
-        """Write the rows of streams of one format, read together because each has few."""
-        format = streams[0].format
-        plan = task.plan_of(format)
-        fast = load_fast_path(format, sum(max(one.opened.bytes_ahead, 0) for one in streams))
-        reader = self._blocks.get(format.label)
-        if reader is None or not reader.fits(plan, fast):
-            reader = self._blocks[format.label] = BlockReader(plan, fast)
-        # Before `blocks`, which empties the buffers.
-        buffered = {one.opened.stream: _buffer_reader(one.opened) for one in streams}
-        parts = [
-            (one.opened, block)
-            for one in streams
-            for block in one.opened.blocks(one.framer, fast and fast.scan_frames)
-        ]
-        for _, same_buffer in groupby(parts, key=lambda part: id(part[1].data)):
-            blocks = list(same_buffer)
-            self._write_rows(format, reader.read(blocks), blocks, buffered, task)
-        reader.clear()
-        for one in streams:
-            stream = self._open_stream(format, one.opened)
-            stream.keep_garbage_head(one.framer, buffered[one.opened.stream])
+        for format, streams in by_format(turn):
+            # Before `blocks`, which empties the buffers.
+            buffered = {one.opened.stream: _buffer_reader(one.opened) for one in streams}
+            for decoded in scan_grown(streams, task.plan_of(format)):
+                self._write_rows(format, decoded, buffered, task)
+            for one in streams:
+                stream = self._open_stream(format, one.opened)
+                stream.keep_garbage_head(one.framer, buffered[one.opened.stream])
 
     def _write_rows(
         self,
         format: Format,
-        batches: Sequence[pa.RecordBatch],
-        parts: Sequence[Part],
+        decoded: DecodedParts,
         buffered: Mapping[str, _ReadBuffered],
         task: BronzeTask,
     ) -> None:
         """Write the rows of blocks; the blocks of a stream are adjacent."""
         opened: list[Any] = []
         bounds = [0]
-        for stream, block in parts:
+        for stream, block in decoded.parts:
             if opened and opened[-1] is stream:
                 bounds[-1] += len(block.offsets)
             elif len(block.offsets):
@@ -321,7 +299,7 @@ class GrowingInput:
                 _GrowingBadBytes(stream, each, buffered[each.stream])
                 for stream, each in zip(streams, opened, strict=True)
             ]
-            batch = pa.concat_batches(batches)
+            batch = pa.concat_batches(decoded.batches)
             counts, tables = task.write_streams(
                 format,
                 batch,

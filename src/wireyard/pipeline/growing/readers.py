@@ -13,8 +13,8 @@ from wireyard.captures.live.following import BareStream
 from wireyard.captures.live.growing import GrowingCapture
 from wireyard.captures.signatures import PCAPNG, is_slice
 from wireyard.pipeline.growing.sources import GrowingFiles
+from wireyard.streams.blocks import Grown
 from wireyard.streams.framer import Framer
-from wireyard.streams.growth import Grown
 
 if TYPE_CHECKING:
     from wireyard.formats.base import Format
