@@ -289,7 +289,9 @@ def test_settings_reach_spark(
 WITHOUT_SPARK = """
 import sys
 sys.modules["pyspark"] = sys.modules["py4j"] = None
+from wireyard.answers import cache
 from wireyard.cli import main
+cache.MOST_BYTES = 0
 for words in sys.argv[1:]:
     try:
         main(words.split("|"), prog_name="wireyard")
