@@ -1234,10 +1234,7 @@ class Following:
         self._count_in_flight(session, connection)
         if not connection.begun or session.may_have_changed:
             # C-6
-            self._untrace(session, _ALWAYS)
-            for flow in session.to_broker.flows.values():
-                if isinstance(one := flow.record, Message):
-                    one.untraced |= one.accepted is None
+            self._untrace_all(session)
         self._close_will(session, connection, at, end)
         if not connection.persistent:
             self._abandon(session)
@@ -1289,6 +1286,12 @@ class Following:
             if isinstance(one := flow.record, Attempt):
                 one.untraced |= one.acknowledged is None and one.at < before
 
+    def _untrace_all(self, session: Session) -> None:
+        self._untrace(session, _ALWAYS)
+        for flow in session.to_broker.flows.values():
+            if isinstance(one := flow.record, Message):
+                one.untraced |= one.accepted is None
+
     # M-67
     @staticmethod
     def _abandon(session: Session) -> None:
@@ -1323,6 +1326,8 @@ class Following:
             if connection.ended_by == "open" and session.connection is connection:
                 connection.until = None if connection.shows_end else last
                 self._count_in_flight(session, connection)
+                if session.may_have_changed:
+                    self._untrace_all(session)  # C-6: its end may not have been captured
             self._lost_until(connection, (connection.closed or _ALWAYS).reached_ns)
             connection.kept = self.sessions.get(connection.client.name)
             self.facts.connections.append(connection)
@@ -2060,7 +2065,7 @@ class Deliveries:
                 if attempt.is_live
                 and attempt not in self.unsure
                 and one.message.retain
-                and not one.matching[0].group
+                and not (one.matching[0].group or one.is_unsure)
                 and one.served_as == attempt.client.name
                 and one.message.start < attempt.at
                 and len(one.attempts) < one.capacity

@@ -260,8 +260,9 @@ _TABLE: Final = (
      " before."),
     ("C-6", "3.1.4", "",
      "A client id has one connection at a time. So a connection of an unknown client may be of"
-     " any client that had none then: the next after one that ended before it began. What was"
-     " not acknowledged may be sent again there, and flows may go on."),
+     " any client that had none then: the next after one that ended before it began, or whose"
+     " last packet was before it. What was not acknowledged may be sent again there, and flows may"
+     " go on."),
     ("C-7", "3.1, 4.2", "",
      "The first evidence decides which side is the client: who sent CONNECT or opened the"
      " connection; an endpoint that others show as a server; packets that one side alone sends;"

@@ -57,7 +57,13 @@ from wireyard.layers.mqtt.kernels.connections import (
     take_effect,
 )
 from wireyard.layers.mqtt.kernels.messages import unsure_before
-from wireyard.layers.mqtt.kernels.sessions import close, end_flows, finish_session
+from wireyard.layers.mqtt.kernels.sessions import (
+    close,
+    end_flows,
+    finish_session,
+    may_have_changed,
+    untrace,
+)
 from wireyard.layers.mqtt.kernels.slots import Owner, clear, slot_of
 from wireyard.layers.mqtt.packets import LARGE_BYTES, TRACKED, KnownStream, Packets
 from wireyard.layers.mqtt.rare import RarePackets
@@ -289,6 +295,8 @@ def _finish(t: Any) -> None:
             begun = t.streams[t.stream[row[Connection.FIRST]], Stream.BEGUN]
             row[Connection.UNTIL] = last if begun == NONE else NONE
             end_flows(t, session, c)
+            if may_have_changed(t, session):
+                untrace(t, session)
         lose_until(t, c, _closed_ns(t, row[Connection.CLOSED]))
         kept = t.slot_values[slot_of(t, Owner.NAME, 0, row[Connection.NAME])]
         if kept != NONE:

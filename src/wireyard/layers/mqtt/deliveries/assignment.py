@@ -62,6 +62,7 @@ def _assign_other_flags(g: DeliveryGrids, own: Ints) -> None:
     expected, attempts = g.expected, g.attempts
     is_open = g.messages[expected[own, Expected.MESSAGE], Message.RETAIN] == 1
     is_open &= expected[own, Expected.DELIVERED] < expected[own, Expected.CAPACITY]
+    is_open &= expected[own, Expected.IS_UNSURE] == 0
     left = (attempts[:, Delivered.IS_LIVE] == 1) & (g.assigned == NONE) & ~g.is_unsure
     entries: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for entry in own[is_open].tolist():
@@ -219,6 +220,8 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
     is_unsure = partner == SEVERAL
     is_unsure |= (partner >= 0) & (order[np.maximum(partner, 0)] != own)
     unsure = by_time[places[is_unsure]]
+    released = own[is_unsure & (own != NONE)]
+    np.subtract.at(g.expected[:, Expected.DELIVERED], released, 1)
     g.is_unsure[unsure] = True
     g.assigned[unsure] = NONE
     # A message without an attempt of its own may have any of the later ones that are not certain.

@@ -158,6 +158,13 @@ def _mark(t: Any, d: int, status: int, before: int) -> None:
 
 
 @inlined
+def untrace(t: Any, session: int) -> None:
+    """Mark all messages of a session that are not acknowledged: they may be elsewhere."""
+    _mark(t, 2 * session, Status.UNTRACED, ALWAYS)
+    _mark(t, 2 * session + 1, Status.UNTRACED, ALWAYS)
+
+
+@inlined
 def end_flows(t: Any, session: int, c: int) -> None:
     """Count the messages in flight at the end of a connection.
 
@@ -193,7 +200,7 @@ def resume(t: Any, session: int, c: int, kept: int, up: int, down: int) -> None:
 
 
 @inlined
-def _may_have_changed(t: Any, session: int) -> bool:
+def may_have_changed(t: Any, session: int) -> bool:
     """Return whether a connection of an unknown client id may have continued a session."""
     c = t.sessions[session, Session.CONNECTION]
     stream = t.stream[t.connections[c, Connection.FIRST]]
@@ -273,17 +280,16 @@ def close(t: Any, session: int, at: int, ended_by: int, will_event: int, until: 
         ended_by = EndedBy.CLIENT  # Its DISCONNECT waits for a CONNACK that did not come.
     row[Connection.ENDED_BY] = ended_by
     row[Connection.CLOSED], row[Connection.UNTIL] = at, until
-    may_have_changed = _may_have_changed(t, session)
+    has_changed = may_have_changed(t, session)
     end_flows(t, session, c)
-    if row[Connection.CONNECT] == NONE or may_have_changed:
+    if row[Connection.CONNECT] == NONE or has_changed:
         # The flows may go on in a connection that does not show whose it is.
-        _mark(t, 2 * session, Status.UNTRACED, ALWAYS)
-        _mark(t, 2 * session + 1, Status.UNTRACED, ALWAYS)
+        untrace(t, session)
     _close_will(t, t.sessions[session, Session.WILL], will_event, c, at)
     if not row[Connection.IS_PERSISTENT]:
         _mark(t, 2 * session + 1, Status.ABANDONED, ALWAYS)
         end_subscriptions(t, session, until, at)
-    elif may_have_changed:
+    elif has_changed:
         t.sessions[session, Session.WILL] = NONE
         sub = t.sessions[session, Session.SUBSCRIPTIONS]
         while sub != NONE:
@@ -314,7 +320,7 @@ def take_over(t: Any, session: int, c: int, kept: int) -> None:
         _step_will(t, will, _BACK if kept else _SESSION_OVER, opened, WillFate.PUBLISHED)
     if not kept:
         end_subscriptions(t, session, opened, opened)
-    if _may_have_changed(t, session):
+    if may_have_changed(t, session):
         _forget(t, 2 * session)
         _forget(t, 2 * session + 1)
         row[Session.IS_KNOWN] = 0
