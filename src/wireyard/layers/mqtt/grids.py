@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from wireyard.arrays import Grid, Grid32, Int32s, Ints
+from wireyard.arrays import Grid, Grid32, Int8s, Int32s, Ints
 from wireyard.layers.states import NONE
 
 __all__ = [
@@ -537,9 +537,9 @@ class Tracking(NamedTuple):
     contents: Grid
     """Two hashes of each payload."""
     length: Ints
-    version: Ints
+    version: Int8s
     """The version in force."""
-    stream: Ints
+    stream: Int32s
     ns: Ints
     reached_ns: Ints
     reached_frame: Ints

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from wireyard.accelerate import inlined, kernel
 from wireyard.arena import room
-from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int32s, Ints, ReadOnly
+from wireyard.arrays import Bools, Bytes, Grid, Grid32, Int8s, Int32s, Ints, ReadOnly
 from wireyard.formats.mqtt import layout
 from wireyard.layers.grouping import order_groups, split_rows
 from wireyard.layers.mqtt.directions import Stream
@@ -43,7 +43,7 @@ __all__ = [
     "stream_numbers",
 ]
 
-LARGE_BYTES: Final = 4 << 20
+LARGE_BYTES: Final = 16 << 20
 """Arrays of this size and more are in files (`arena.room`); a task has about twenty of them."""
 _PRIME: Final = (1 << 61) - 1
 _WORD_BYTES: Final = 7
@@ -117,7 +117,7 @@ def _hash(
 
 @kernel
 def _reach(
-    stream: Ints,
+    stream: Int32s,
     offset: Ints,
     ns: Ints,
     frame: Ints,
@@ -198,30 +198,28 @@ class Part(NamedTuple):
         was read from the file with the number `file`, where its first row has the index `first`.
         """
         table = _of_whole_packets(table)
-        grid, topics = _grid(table)
-        expires_s, is_extra = _read_properties(table, grid)
-        kind, flags = grid[:, Packet.KIND], grid[:, Packet.FLAGS]
-        is_kept = ~np.isin(kind, TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0)
-        is_kept |= is_extra
+        of_packets: dict[str, Any] = {
+            name: pc.fill_null(table[column].cast(PACKETS.field(name).type), missing)
+            for name, (column, missing) in _TAKEN.items()
+        }
+        kind, flags = of_packets["kind"].to_numpy(), _flags(table)
+        alias, expires_s, is_extra = _read_properties(table, kind, flags)
+        is_kept = ~np.isin(kind, TRACKED) | (flags & (Flag.MALFORMED | Flag.RETAIN) != 0) | is_extra
         contents = hash_payloads(table["payload"], secret)
-        columns = {
+        of_packets |= {
             "stream": stream,
-            **{name: _integers(table, name) for name in ("offset", "length")},
-            "ns": _integers(table, "captured_ns", NO_TIME),
-            "frame": _integers(table, "frame"),
-            **{column.name.lower(): grid[:, column] for column in Packet},
-            "topic": topics,
+            "flags": flags,
+            "alias": alias,
+            "topic": pc.dictionary_encode(table["topic"]),
             "content_0": contents[:, 0],
             "content_1": contents[:, 1],
             "expires_s": expires_s,
-            "version": _integers(table, "version_in_force"),
             "is_extra": is_extra,
             "is_kept": is_kept,
-            "file": np.full(table.num_rows, file),
+            "file": np.full(table.num_rows, file, np.int32),
             "row": np.arange(first, first + table.num_rows),
         }
-        arrays = [pa.array(columns[name]).cast(PACKETS.field(name).type) for name in PACKETS.names]
-        packets = pa.Table.from_arrays(arrays, schema=PACKETS)
+        packets = pa.Table.from_arrays([of_packets[name] for name in PACKETS.names], schema=PACKETS)
         is_known = stream != NONE
         if not is_known.all():
             packets = packets.filter(pa.array(is_known))
@@ -262,6 +260,14 @@ in seconds or -1, whether it has properties of `_EXTRA`, whether its row is kept
 row there."""
 
 
+_TAKEN: Final = {
+    "offset": ("offset", 0), "length": ("length", 0), "ns": ("captured_ns", NO_TIME),
+    "frame": ("frame", 0), "kind": ("packet_type", 0), "qos": ("qos", NONE), "id": ("packet_id", 0),
+    "code": ("return_code", 0), "version": ("version_in_force", 0),
+}  # fmt: skip
+"""Columns of `PACKETS` that packets have as well: by which name, and what stands for null."""
+
+
 @dataclass(slots=True, eq=False)
 class Packets:
     """Packets of clients, sorted by client, then by time.
@@ -279,9 +285,9 @@ class Packets:
     grid: Grid32
     """Columns of `Packet`."""
     contents: Grid
-    key: Ints
+    key: Int32s
     """Number of the client."""
-    stream: Ints
+    stream: Int32s
     offset: Ints
     length: Ints
     ns: Ints
@@ -292,9 +298,9 @@ class Packets:
     """Message Expiry Interval; -1 for none."""
     is_extra: Bools
     """Whether it has properties of `_EXTRA`."""
-    version: Ints
+    version: Int8s
     """The version in force."""
-    file: Ints
+    file: Int32s
     row: Ints
     """The file and the row in it that the packet was read from."""
     secret: tuple[int, int]
@@ -346,8 +352,8 @@ class Packets:
         )
         reached_ns, reached_frame = _reached(stream, offset, ns, frame, len(streams))
         numbers = {key: number for number, key in enumerate(dict.fromkeys(s.key for s in streams))}
-        key_of = np.array([numbers[one.key] for one in streams] or [0], np.int64)
-        key: Ints = np.take(key_of, stream, out=_room(count))
+        key_of = np.array([numbers[one.key] for one in streams] or [0], np.int32)
+        key: Int32s = np.take(key_of, stream, out=_room(count, np.int32))
         order, _ = order_groups(key, len(numbers), reached_ns, reached_frame, stream, offset)
         place: Ints = _room(count)
         place[order] = np.arange(count)
@@ -361,11 +367,11 @@ class Packets:
         contents = _room((count, 2))
         for half in (0, 1):
             _fill(tables, f"content_{half}", place, contents[:, half])
-        is_kept = _filled(tables, "is_kept", None, count, np.bool_)
+        is_kept = _filled(tables, "is_kept", None, count)
         kept_row = np.cumsum(is_kept, out=_room(count))
         kept_row -= 1
         kept_row[~is_kept] = NONE
-        others = {name: _filled(tables, name, place, count, kind) for name, kind in _FILLED.items()}
+        others = {name: _filled(tables, name, place, count) for name in _FILLED}
         tables.clear()
         return cls(
             streams,
@@ -386,10 +392,7 @@ class Packets:
         )
 
 
-_FILLED: Final = {
-    "length": np.int64, "expires_s": np.int64, "is_extra": np.bool_, "version": np.int64,
-    "file": np.int64, "row": np.int64,
-}  # fmt: skip
+_FILLED: Final = "length", "expires_s", "is_extra", "version", "file", "row"
 """Columns of packets that are sorted, but not changed."""
 
 
@@ -398,16 +401,14 @@ def _room(shape: int | tuple[int, ...], kind: Any = np.int64) -> Any:
     return room(shape, kind, LARGE_BYTES)
 
 
-def _filled(
-    tables: Iterable[pa.Table], name: str, place: Ints | None, count: int, dtype: Any = np.int64
-) -> Any:
-    values = _room(count, dtype)
+def _filled(tables: Iterable[pa.Table], name: str, place: Ints | None, count: int) -> Any:
+    values = _room(count, PACKETS.field(name).type.to_pandas_dtype())
     _fill(tables, name, place, values)
     return values
 
 
-def _moved(values: Ints, place: Ints) -> Ints:
-    moved: Ints = _room(len(values))
+def _moved(values: Any, place: Ints) -> Any:
+    moved = _room(len(values), values.dtype)
     moved[place] = values
     return moved
 
@@ -424,15 +425,6 @@ def _fill(tables: Iterable[pa.Table], name: str, place: Ints | None, target: Any
 
 
 # --- columns of a table ---------------------------------------------------------------------
-
-
-def _integers(table: pa.Table, name: str, missing: int = 0) -> Ints:
-    column = table[name]
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    if column.null_count:
-        column = column.fill_null(missing)
-    return np.ascontiguousarray(column.to_numpy(), np.int64)
 
 
 def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
@@ -454,11 +446,13 @@ def stream_numbers(table: pa.Table, numbers: Mapping[Stream, int]) -> Ints:
     return of_rows
 
 
-def _reached(stream: Ints, offset: Ints, ns: Ints, frame: Ints, streams: int) -> tuple[Ints, Ints]:
+def _reached(
+    stream: Int32s, offset: Ints, ns: Ints, frame: Ints, streams: int
+) -> tuple[Ints, Ints]:
     found: tuple[Ints, Ints] = _room(len(stream)), _room(len(stream))
     if not _reach(stream, offset, ns, frame, np.zeros((3, streams), np.int64), *found):
         order = np.lexsort((offset, stream))
-        reached = np.empty_like(stream), np.empty_like(stream)
+        reached = np.empty_like(ns), np.empty_like(ns)
         ordered = stream[order], offset[order], ns[order], frame[order]
         _reach(*ordered, np.zeros((3, streams), np.int64), *reached)
         for ours, theirs in zip(found, reached, strict=True):
@@ -475,39 +469,30 @@ def _of_whole_packets(table: pa.Table) -> pa.Table:
     return table.set_column(table.schema.get_field_index("packet_type"), "packet_type", types)
 
 
-def _grid(table: pa.Table) -> tuple[Grid32, pa.Array]:
-    """Return the columns of `Packet` except for the topic, and the topics as a dictionary array."""
-    topics = pc.dictionary_encode(table["topic"]).combine_chunks()
-    if isinstance(topics, pa.ChunkedArray):
-        topics = topics.chunk(0) if topics.num_chunks else pa.array([], topics.type)
-    grid = np.empty((table.num_rows, len(Packet)), np.int32)
-    grid[:, Packet.KIND] = _integers(table, "packet_type")
-    grid[:, Packet.QOS] = _integers(table, "qos", NONE)
-    grid[:, Packet.ID] = _integers(table, "packet_id")
-    grid[:, Packet.CODE] = _integers(table, "return_code")
-    grid[:, Packet.TOPIC] = grid[:, Packet.ALIAS] = NONE
-    flags = Flag.DUP * _integers(table, "dup") | Flag.RETAIN * _integers(table, "retain")
-    flags |= Flag.MALFORMED * table["verdict"].is_valid().to_numpy()
-    grid[:, Packet.FLAGS] = flags
-    return grid, topics
+def _flags(table: pa.Table) -> Int32s:
+    """Return bits of `Flag`, without those that properties or the stream decide."""
+    dup, retain = (
+        pc.fill_null(table[name], False).to_numpy().astype(np.int32) for name in ("dup", "retain")
+    )
+    flags: Int32s = Flag.DUP * dup + Flag.RETAIN * retain
+    if table["verdict"].null_count < table.num_rows:
+        flags += Flag.MALFORMED * table["verdict"].is_valid().to_numpy().astype(np.int32)
+    return flags
 
 
-def _read_properties(table: pa.Table, grid: Grid32) -> tuple[Ints, Bools]:
-    """Put aliases and flags of properties into the grid; return expiries and `is_extra`."""
-    expires_s = np.full(table.num_rows, NONE, np.int64)
-    is_extra = np.zeros(table.num_rows, np.bool_)
+def _read_properties(table: pa.Table, kind: Int32s, flags: Int32s) -> tuple[Int32s, Ints, Bools]:
+    """Return aliases, expiries and `is_extra` of PUBLISH packets; add to their flags."""
+    alias, expires_s = np.full(len(kind), NONE, np.int32), np.full(len(kind), NONE, np.int64)
+    is_extra = np.zeros(len(kind), np.bool_)
     at = 0
-    for batch in table.select(["packet_type", "properties"]).to_batches():
+    for batch in table.select(["properties"]).to_batches():
         column = batch["properties"]
         if column.null_count < len(column):
             rows = pc.list_parent_indices(column).to_numpy() + at
             pairs = pc.list_flatten(column)
             names, values = (pc.struct_field(pairs, place) for place in (0, 1))
-            published = grid[rows, Packet.KIND] == layout.PUBLISH
-            for name, found in (
-                ("topic_alias", grid[:, Packet.ALIAS]),
-                ("message_expiry_interval", expires_s),
-            ):
+            published = kind[rows] == layout.PUBLISH
+            for name, found in (("topic_alias", alias), ("message_expiry_interval", expires_s)):
                 named = pc.equal(names, name).to_numpy(zero_copy_only=False)
                 named &= values.is_valid().to_numpy(zero_copy_only=False) & published
                 if named.any():
@@ -515,9 +500,9 @@ def _read_properties(table: pa.Table, grid: Grid32) -> tuple[Ints, Bools]:
             wanted = pc.is_in(names, _EXTRA).to_numpy(zero_copy_only=False) & published
             is_extra[rows[wanted]] = True
             named = pc.equal(names, "subscription_identifier").to_numpy(zero_copy_only=False)
-            grid[rows[named & published], Packet.FLAGS] |= Flag.IDENTIFIED
+            flags[rows[named & published]] |= Flag.IDENTIFIED
         at += len(column)
-    return expires_s, is_extra
+    return alias, expires_s, is_extra
 
 
 def hash_payloads(payloads: pa.ChunkedArray, secret: tuple[int, int]) -> Grid:

@@ -171,7 +171,10 @@ def _rows(count: int, columns: type) -> Any:
 
 def _streams(packets: Packets) -> tuple[Grid, Ints, int]:
     """Return the columns of streams, the first packet of each, and the number of connections."""
-    used, first = np.unique(packets.stream, return_index=True)
+    first, last = np.full((2, len(packets.streams)), NONE)
+    rows = np.arange(len(packets))
+    first[packets.stream[::-1]], last[packets.stream] = rows[::-1], rows
+    used = np.flatnonzero(last != NONE)
     grid = np.empty((len(packets.streams), len(Stream)), np.int64)
     known = [packets.streams[number] for number in used.tolist()]
     connections, count = _connections(known)
@@ -189,14 +192,12 @@ def _streams(packets: Packets) -> tuple[Grid, Ints, int]:
     grid[used, Stream.CAPTURE_ENDS_NS] = ends_ns
     grid[used, Stream.FIRST] = NONE
     grid[used, Stream.ENDED_NS] = NO_TIME
-    last = np.zeros(len(grid), np.int64)
-    last[packets.stream] = np.arange(len(packets))
     for number in np.flatnonzero(is_ended).tolist():
         row, at = used[number], last[used[number]]
         arrived = int(packets.reached_ns[at]), int(packets.reached_frame[at])
         end = known[number].ended_ns or 0, known[number].ended_frame or 0
         grid[row, [Stream.ENDED_NS, Stream.ENDED_FRAME]] = max(end, arrived)
-    return grid, first, count
+    return grid, first[used], count
 
 
 def _connections(streams: Sequence[KnownStream]) -> tuple[list[int], int]:
@@ -219,9 +220,9 @@ def _keys(packets: Packets, streams: Grid) -> tuple[Grid, Ints]:
     starts = np.flatnonzero(np.diff(key, prepend=NONE))
     grid = np.zeros((len(starts), len(Key)), np.int64)
     grid[:, Key.FIRST], grid[:, Key.STOP] = starts, np.append(starts[1:], len(key))[: len(starts)]
-    used = np.unique(packets.stream)
-    key_of = np.zeros(len(streams), np.int64)
+    key_of = np.full(len(streams), NONE)
     key_of[packets.stream] = key
+    used = np.flatnonzero(key_of != NONE)
     ends = used[streams[used, Stream.ENDED_NS] != NO_TIME]
     times = streams[ends, Stream.ENDED_FRAME], streams[ends, Stream.ENDED_NS]
     ends = ends[np.lexsort((ends, *times, key_of[ends]))]

@@ -592,6 +592,10 @@ class _Derivation:
         self, g: DeliveryGrids, of: Numbered, missed: Grid32, confirmed: Ints
     ) -> None:
         """Pass on missing deliveries without a verdict yet, and the latest delivered messages."""
+        # The rows of a message follow each other, and share its record.
+        numbers = missed[:, DeliveryRow.MESSAGE]
+        of_rows = np.flatnonzero(np.diff(numbers, prepend=NONE))
+        records = self._messages(of.message_order[numbers[of_rows]])
         latest = NONE
         for message, _, _, _, entry, _ in missed.tolist():
             rank, start = confirmed[message], g.messages[message, Message.START]
@@ -601,8 +605,7 @@ class _Derivation:
             is_active &= g.subs[subs, Subscription.GRANTED] < start
             active = [of.subscriptions[one] for one in subs[is_active].tolist()]
             if message != latest:
-                # Those of a message follow each other, and share its record.
-                latest, (record,) = message, self._messages(of.message_order[[message]])
+                latest, record = message, next(records)
                 confirmed_at = self.positions.at(int(of.by_rank[rank]))
             text = of.names.all[int(g.expected[entry, Expected.NAME])][2]
             first = of.subscriptions[int(subs[0])]

@@ -6,6 +6,7 @@ grids. Messages and attempts are grouped by topic and payload; in a group they a
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -43,24 +44,27 @@ class Positions:
 
     def __init__(self, streams: Sequence[KnownStream]) -> None:
         self._streams = streams
-        self._blocks: list[Grid] = []
+        self._blocks: list[Sequence[Ints]] = []
+        """Positions that follow each other, by their parts."""
+        self._firsts: list[int] = []
+        """The first number in each block."""
         self._count = 0
+        self._whole: Grid = np.empty((len(_POSITION), 0), np.int64)
 
     def of(self, table: pa.Table, prefix: str) -> Ints:
         """Add the positions in columns; return their numbers, -1 for absent ones."""
-        return self._add(
-            np.stack([table[f"{prefix}_{name}"].to_numpy() for name in _POSITION], dtype=np.int64)
-        )
+        return self._add([table[f"{prefix}_{name}"].to_numpy() for name in _POSITION])
 
     def numbers(self, positions: Iterable[Position | None]) -> Ints:
         """Add positions; return their numbers, -1 for None."""
         rows = [list(self.columns(position, "").values()) for position in positions]
-        return self._add(np.array(rows, np.int64).reshape(-1, len(_POSITION)).T)
+        return self._add([*np.array(rows, np.int64).reshape(-1, len(_POSITION)).T])
 
-    def _add(self, block: Grid) -> Ints:
+    def _add(self, block: Sequence[Ints]) -> Ints:
         first = self._count
-        self._count += block.shape[1]
+        self._count += len(block[_REACHED_NS])
         self._blocks.append(block)
+        self._firsts.append(first)
         return np.where(block[_REACHED_NS] == NO_TIME, NONE, np.arange(first, self._count))
 
     def columns(self, position: Position | None, prefix: str) -> dict[str, int]:
@@ -79,9 +83,12 @@ class Positions:
     @property
     def _all(self) -> Grid:
         """All positions, a row for each part of them."""
-        if len(self._blocks) > 1:
-            self._blocks = [np.concatenate(self._blocks, 1)]
-        return self._blocks[0]
+        if self._whole.shape[1] < self._count:
+            self._whole = np.empty((len(_POSITION), self._count), np.int64)
+            for part, values in zip(self._whole, zip(*self._blocks, strict=True), strict=True):
+                np.concatenate(values, out=part)
+            self._blocks, self._firsts = [[*self._whole]], [0]
+        return self._whole
 
     def get(self, number: int) -> Position | None:
         """Return a position by number; None for -1."""
@@ -89,7 +96,10 @@ class Positions:
 
     def at(self, number: int) -> Position:
         """Return a position by number, which is not -1."""
-        reached_ns, reached_frame, stream, offset, ns, frame = self._all[:, number].tolist()
+        block = bisect(self._firsts, number) - 1
+        place = number - self._firsts[block]
+        values = (int(part[place]) for part in self._blocks[block])
+        reached_ns, reached_frame, stream, offset, ns, frame = values
         of, is_timed = self._streams[stream], ns != NO_TIME
         own = ns if is_timed else None, frame if is_timed and frame != NO_TIME else None
         return position_of((reached_ns, reached_frame, of.name, offset, *own, of.source))

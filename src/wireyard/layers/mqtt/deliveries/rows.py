@@ -173,9 +173,7 @@ def _texts(numbers: Ints | Int32s, texts: Sequence[str | None] | pa.Array) -> pa
     Each text is in the dictionary once, because a dictionary with duplicates is written row by row.
     """
     coded = (texts if isinstance(texts, pa.Array) else text_array(texts)).dictionary_encode()
-    codes = np.append(coded.indices.fill_null(NONE).to_numpy(), np.int32(NONE))
-    found = codes[numbers]
-    return pa.DictionaryArray.from_arrays(pa.array(found, mask=found < 0), coded.dictionary)
+    return coded.take(pa.array(numbers, mask=numbers == NONE))
 
 
 def _integers(values: Ints, missing: Bools) -> pa.Array:
