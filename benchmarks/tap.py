@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,6 +111,40 @@ def rate(port: int, size: int, count: int) -> float:
         return writes * len(some) / len(packet) / (time.perf_counter() - began)
 
 
+@contextmanager
+def sink() -> Iterator[int]:
+    """Run a server that reads and forgets; yields its port. mosquitto is slower than the proxy."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+
+        def read() -> None:
+            room = bytearray(1 << 20)
+            with server.accept()[0] as client, suppress(ConnectionResetError):
+                while client.recv_into(room):
+                    pass
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def _through(gigabytes: int, *record: str) -> None:
+    """Print what a proxy takes for one way of many bytes, in messages of 20 kB."""
+    some = encode(mqtt.Publish(topic="x", payload=bytes(20_000))) * 10
+    with sink() as port, tap(port, *record) as (own, pid):
+        with socket.create_connection((LOOPBACK, own)) as writer:
+            writer.sendall(encode(mqtt.Connect(client_id="one", version_in_force=4)))
+            memory, spent, began = [resident_mb(pid)], processor_s(pid), time.perf_counter()
+            for _ in range(gigabytes):
+                for _ in range(1_000_000_000 // len(some)):
+                    writer.sendall(some)
+                memory.append(resident_mb(pid))
+        seconds = time.perf_counter() - began
+        show(f"{gigabytes} GB to a sink", (f"{gigabytes * 1e3 / seconds:.0f} MB/s",
+             f"{gigabytes * 1e3 / (processor_s(pid) - spent):.0f} MB a second of processor time",
+             f"{memory[1]:.0f} to {max(memory[1:]):.0f} MB of memory"))  # fmt: skip
+
+
 def processor_s(pid: int) -> float:
     """Return the processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -129,6 +163,7 @@ def show(name: str, cells: Iterable[object]) -> None:
 
 def main() -> None:
     """Print the tables."""
+    _through(10)
     with tempfile.TemporaryDirectory() as name, mosquitto(Path(name)) as port:
         record = ("--record", f"{name}/record", "--rotate-mb", "0")
         with tap(port) as plain, tap(port, *record) as recorded:

@@ -1,7 +1,8 @@
 """Control runs: recordings of a broker against replays to that broker, which must not differ.
 
 ``python -m tests.shadow.controls [NAME ...]`` replays each recording of mosquitto and Open MQ
-beside the checkout three times to its own broker, and prints the number of rows by class.
+beside the checkout three times to its own broker, those of Open MQ to ours too, and prints the
+number of rows by class. A name is the beginning of ``openmq/acks`` or ``wireyard/acks``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shlex
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -20,6 +22,7 @@ from click.testing import CliRunner
 from peers import openmq
 from tests.conftest import ROOT
 from wireyard.answers import open_tables
+from wireyard.broker.access import hash_password
 from wireyard.cli import main as wireyard
 from wireyard.shadow import Difference, differences
 
@@ -60,16 +63,17 @@ wait
 """
 
 
-def commands(folder: Path) -> dict[str, str]:
-    """Return the command that starts each broker, by the name of its folder of recordings."""
-    made = {}
+def commands(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield brokers: a name, the folder of the recordings for it, and a command that starts it."""
     for name, script in (("mosquitto", _START_MOSQUITTO), ("openmq", _START_OPEN_MQ)):
-        path = folder / name
-        path.write_text(script)
-        made[name] = f"sh {shlex.quote(str(path))}"
+        (folder / name).write_text(script)
+    start = f"sh {shlex.quote(str(folder))}"
     home = shlex.join([str(openmq.fetch()), os.environ["JAVA_HOME"]])
-    return {"mosquitto": made["mosquitto"] + " {port} {1884}",
-            "openmq": f"{made['openmq']} {home} {{port}}"}  # fmt: skip
+    yield "mosquitto", "mosquitto", f"{start}/mosquitto {{port}} {{1884}}"
+    yield "openmq", "openmq", f"{start}/openmq {home} {{port}}"
+    (folder / "users").write_text(hash_password("guest", b"guest"))
+    own = f"{shlex.quote(sys.executable)} -m wireyard broker --port 0 --users {folder}/users"
+    yield "wireyard", "openmq", f"sh -c 'exec {own} --jmq $0' {{port}}"
 
 
 def run(recording: Path, broker: str, *options: str) -> tuple[str, list[Difference]]:
@@ -88,8 +92,8 @@ def main() -> int:
     names, verbose = [each for each in sys.argv[1:] if each != "-v"], "-v" in sys.argv
     failed = 0
     with TemporaryDirectory() as folder:
-        for broker, command in commands(Path(folder)).items():
-            for path in sorted((RECORDINGS / broker).glob("*.pcap*")):
+        for broker, recordings, command in commands(Path(folder)):
+            for path in sorted((RECORDINGS / recordings).glob("*.pcap*")):
                 name = f"{broker}/{path.name}"
                 if names and not name.startswith(tuple(names)):
                     continue
@@ -97,7 +101,7 @@ def main() -> int:
                 for time in range(_TIMES):
                     said, found = run(path, command, *options)
                     rows = dict(Counter(each.difference for each in found))
-                    print(f"{name:34} run {time + 1}: {rows or 'no difference'}",
+                    print(f"{name:28} run {time + 1}: {rows or 'no difference'}",
                           flush=True)  # fmt: skip
                     failed += bool(found)
                     if verbose:
