@@ -1,4 +1,7 @@
-"""What passes the proxy: the same bytes, in the same order, with the same ends."""
+"""What passes the proxy: the same bytes, in the same order, with the same ends.
+
+``python -m tests.tap.test_relay`` splits bytes in a million places by chance.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import random
 import socket
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,15 +22,21 @@ from wireyard.tap.relay import MAX_UNSENT_BYTES
 
 @pytest.mark.parametrize("seed", range(4))
 def test_bytes_are_equal_on_both_sides_for_any_split(seed: int) -> None:
-    rng = random.Random(seed)
+    assert split(seed, (1, 2, 3, 100, 5_000, 70_000)) > 20
+
+
+def split(seed: int, sizes: Sequence[int]) -> int:
+    """Send bytes in pieces of these sizes in both directions; return the number of pieces."""
+    rng, pieces = random.Random(seed), 0
     there, back = rng.randbytes(200_000), rng.randbytes(300_000)
 
     async def send(writer: asyncio.StreamWriter, data: bytes, rng: random.Random) -> None:
+        nonlocal pieces
         at = 0
         while at < len(data):
-            size = rng.choice((1, 2, 3, 100, 5_000, 70_000))
+            size = rng.choice(sizes)
             writer.write(data[at : at + size])
-            at += size
+            at, pieces = at + size, pieces + 1
             await writer.drain()
             if rng.random() < 0.5:
                 await asyncio.sleep(0)
@@ -50,6 +60,15 @@ def test_bytes_are_equal_on_both_sides_for_any_split(seed: int) -> None:
             writer.close()
 
     run(test())
+    return pieces
+
+
+def main() -> None:
+    """Split in a million places."""
+    pieces = seed = 0
+    while pieces < 1_000_000:
+        pieces, seed = pieces + split(seed, (1, 2, 3, 30)), seed + 1
+    print(f"{pieces:,} pieces over {seed} connections: all bytes are equal")
 
 
 def test_a_half_closed_connection_goes_on_in_the_other_direction() -> None:
@@ -238,3 +257,7 @@ def test_a_port_that_is_taken_is_one_line() -> None:
                 await tap.start()
 
     run(test())
+
+
+if __name__ == "__main__":
+    main()
