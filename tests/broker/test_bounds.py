@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import wireyard
 from tests.broker import hostile
@@ -18,6 +19,7 @@ from wireyard import mqtt
 from wireyard.broker.access import Access, hash_password, read_access, read_users
 from wireyard.broker.settings import Settings
 from wireyard.broker.thread import BrokerThread
+from wireyard.cli import main
 from wireyard.endpoints import Limits
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats.mqtt.writing import encode
@@ -288,6 +290,12 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         pytest.raises(SourceError, match="ddress already in use"),
     ):
         wireyard.broker(port=broker.port).__enter__()
+
+
+@pytest.mark.parametrize("bind", ["\udcff", "a..b", "999.1.1.1"])
+def test_an_address_that_is_none_is_one_line(bind: str) -> None:
+    done = CliRunner().invoke(main, ["broker", "--port", "0", "--bind", bind])
+    assert done.exit_code == 3 and len(done.stderr.splitlines()) == 1
 
 
 def test_a_recording_that_cannot_be_written_ends_and_the_broker_lives_on(

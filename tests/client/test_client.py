@@ -285,7 +285,13 @@ def test_messages_that_nobody_takes_stop_the_reading() -> None:
         run(lambda: talk(broker))
 
 
-@pytest.mark.parametrize("url", ["http://x", "mqtt://", "mqtt://x:99999", "mqtt://x/path"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://x", "mqtt://", "mqtt://x:99999", "mqtt://x/path"),
+        *("[", "a[2Jb", "\udcff", "a..b", "x" * 70, "mqtt://[::1"),
+    ],
+)
 def test_addresses_that_are_none(url: str) -> None:
     with pytest.raises(UsageError, match="mqtt://HOST:PORT"):
         Client(url)

@@ -59,6 +59,8 @@ def test_a_client_through_the_command(tmp_path: Path) -> None:
         (["0", "1883", "--cafile", "ca.pem"], "--cafile needs a broker with TLS"),
         (["0", "mqtts://localhost:1883", "--cafile", "missing.pem"], "missing.pem: No such file"),
         (["0", "1883", "--key", "key.pem"], "--key needs --cert"),
+        (["a..b:0", "1883"], "mqtt://HOST:PORT"),
+        (["0", "[:1"], "mqtt://HOST:PORT"),
         (["0", "1883", "--record", "/dev/null/x"], "/dev/null/x"),
     ],
 )

@@ -174,6 +174,8 @@ class Server:
                 backlog=1024,
                 start_serving=False,
             )
+        except UnicodeError:
+            raise SourceError(f"{bind}: is no address") from None
         except OSError as error:
             raise SourceError(f"{error.filename or bind}: {error.strerror}") from None
         port.address = port.server.sockets[0].getsockname()[:2]

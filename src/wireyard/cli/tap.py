@@ -133,8 +133,7 @@ def _address(text: str) -> tuple[Address, bool]:
     if not port.isdecimal():
         raise UsageError(f"'{text}' is no address of the form {_ADDRESS}")
     if int(port) == 0:  # any that is free, which no broker's address is
-        host = text.removesuffix(f":{port}").strip("[]")
-        return (host, 0), False
+        return (parse_address(f"{text.rpartition(':')[0]}:1").host, 0), False
     address = parse_address(text)
     return (address.host, address.port), address.tls is not None
 

@@ -42,21 +42,21 @@ def parse_address(url: str, scheme: str = "mqtt") -> Address:
 
     `scheme` is that of a host without one. A `UsageError` is raised if the URL has another form.
     """
-    parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
+    form = "mqtt://HOST:PORT, or mqtts:// for TLS, ws:// and wss:// for WebSocket, mq:// for JMQ"
+    problem = UsageError(f"a broker's address is of the form {form}")
     try:
-        port = parts.port
+        parts = urlsplit(url if "://" in url else f"{scheme}://{url}")
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as it is for the system
     except ValueError:
-        port = -1
+        raise problem from None
     is_socket = parts.scheme in ("ws", "wss")
     has_path = bool(parts.path.strip("/")) and not is_socket and parts.path != "/jms"
-    if parts.scheme not in _PORTS or not parts.hostname or port == -1 or has_path:
-        form = (
-            "mqtt://HOST:PORT, or mqtts:// for TLS, ws:// and wss:// for WebSocket, mq:// for JMQ"
-        )
-        raise UsageError(f"a broker's address is of the form {form}")
+    if parts.scheme not in _PORTS or not host or has_path:
+        raise problem
     query = f"?{parts.query}" if parts.query else ""
     return Address(
-        parts.hostname,
+        host,
         port or _PORTS[parts.scheme],
         ssl.create_default_context() if parts.scheme in ("mqtts", "wss", "mqs") else None,
         None if parts.username is None else unquote(parts.username),
