@@ -138,11 +138,12 @@ class _Unnamed(mmap):
     """A mapped file of our own, whose pages can be read again whatever becomes of disks."""
 
 
-def release(data: Bytes, stop: int) -> None:
-    """Let go of the pages before `stop` of bytes that are `spooled`; they are read when needed."""
+def release(data: Bytes, start: int, stop: int) -> None:
+    """Let go of the pages between two offsets of bytes that are `spooled`; reading loads them."""
     pages = data.base.obj if isinstance(data.base, memoryview) else None
-    if isinstance(pages, _Unnamed) and (whole := stop // PAGESIZE * PAGESIZE):
-        pages.madvise(MADV_DONTNEED, 0, whole)
+    first, size = start // PAGESIZE * PAGESIZE, stop // PAGESIZE * PAGESIZE - start
+    if isinstance(pages, _Unnamed) and size > 0:
+        pages.madvise(MADV_DONTNEED, first, size + start - first)
 
 
 def _page_ranges(starts: Ints, stops: Ints, size: int) -> Iterator[tuple[int, int]]:

@@ -108,9 +108,11 @@ class CaptureFile:
 
     def records(self) -> Iterator[Records]:
         """Yield its records; set `damage` and `unread_bytes`."""
+        done = 0
         for records in read_records(self.data, self.name, self._extent):
             yield records
-            release(self.data, records.stop)
+            release(self.data, done, records.stop)
+            done = records.stop
         self.damage = self.damage or records.damage
         self.unread_bytes = self.unread_bytes or len(self.data) - records.stop
 

@@ -171,8 +171,8 @@ def _chains(data: Bytes, context: Context) -> bool:
     while (grid := _walk(data, at, len(data), context, most_records)).shape[1]:
         if grid.shape[1] == most_records and grid[Record.CAPTURED].all():
             return True
+        release(data, at, _end_of(grid))
         at, most_records = _end_of(grid), BLOCK_RECORDS
-        release(data, at)
     return at == len(data)
 
 

@@ -79,8 +79,8 @@ class LiveCapture:
     `find_formats`. Packets of up to `max_packet_bytes` are accepted as one; None for the format's
     own bound. With `describes`, the columns of streams that have ended are kept for `take_ended`.
     Memory is needed for `MAX_HELD_BYTES` of streams, for `MAX_OPEN` connections with bytes, as many
-    UDP conversations, for one batch of records and its columns, and 250 bytes for each connection until `LINGER_NS` after its
-    end, or until it was silent for `SILENCE_NS`.
+    UDP conversations, for one batch of records and its columns, and 250 bytes for each connection
+    until `LINGER_NS` after its end, or until it was silent for `SILENCE_NS`.
     """
 
     def __init__(
