@@ -34,6 +34,13 @@ _NS_PER_S: Final = 1_000_000_000
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are out of order (C-29)."""
 _APART_NS: Final = 2_000_000_000
+_RESUMED = {
+    "pubrecs": "pubrec",
+    "held again": "held",
+    "pubcomps": "pubcomp",
+    "done again": "free",
+}
+"""What a receiver owes on a new connection that resumes the session, where it is not the same."""
 _ERROR: Final = 128
 """The lowest reason code that is an error (2.4)."""
 _NO_LIMIT: Final = 65_535
@@ -609,9 +616,7 @@ class Flows:
                 flow.phase, flow.owes = "over" if is_over else "free", "free"
             if flow.owes in ("puback", "pubacks", "again"):
                 flow.owes = "nothing"  # 4.3.2: a receiver keeps no state of QoS 1
-            flow.owes = {
-                "pubrecs": "pubrec", "held again": "held", "pubcomps": "pubcomp", "done again": "free"
-            }.get(flow.owes, flow.owes)  # fmt: skip
+            flow.owes = _RESUMED.get(flow.owes, flow.owes)
             flow.away = True
         if not kept:
             self.first = "free"
