@@ -28,9 +28,6 @@ from wireyard.shadow import Difference, differences
 
 RECORDINGS: Final = ROOT.parent / "shared/captures"
 _TIMES: Final = 3
-_SLOWER: Final = {"mosquitto/bulk": ("--speed", "0.2")}
-"""Where mosquitto 2.0.11 has a queue for a subscriber, it delivers later messages before it: at
-full speed these recordings show that, on a machine with other work."""
 _START_MOSQUITTO: Final = """
 set -e
 folder=$(mktemp -d)
@@ -76,10 +73,10 @@ def commands(folder: Path) -> Iterator[tuple[str, str, str]]:
     yield "wireyard", "openmq", f"sh -c 'exec {own} --jmq $0' {{port}}"
 
 
-def run(recording: Path, broker: str, *options: str) -> tuple[str, list[Difference]]:
+def run(recording: Path, broker: str) -> tuple[str, list[Difference]]:
     """Replay a recording to a broker; return what is said, and what differs."""
     with TemporaryDirectory() as folder:
-        line = ["replay", str(recording), "--to", broker, "--record", folder, *options]
+        line = ["replay", str(recording), "--to", broker, "--record", folder]
         done = CliRunner().invoke(wireyard, line)
         with open_tables([str(recording)]) as a, open_tables([folder]) as b:
             return done.stderr, differences(a, b)
@@ -97,9 +94,8 @@ def main() -> int:
                 name = f"{broker}/{path.name}"
                 if names and not name.startswith(tuple(names)):
                     continue
-                options = next((_SLOWER[each] for each in _SLOWER if name.startswith(each)), ())
                 for time in range(_TIMES):
-                    said, found = run(path, command, *options)
+                    said, found = run(path, command)
                     rows = dict(Counter(each.difference for each in found))
                     print(f"{name:28} run {time + 1}: {rows or 'no difference'}",
                           flush=True)  # fmt: skip

@@ -74,6 +74,7 @@ rename_option = click.option(
         "wireyard shadow old.pcapng new",
         "wireyard replay lake --to localhost:1884 --rename 'plant/#=test/#'",
         "wireyard replay old.pcapng --to localhost:1884 --speed max --logins logins.json",
+        "wireyard replay openmq.pcapng --to mq://localhost:7677",
         "wireyard replay openmq.pcapng --to localhost:1883 --as mqtt",
     ),
 )
@@ -98,15 +99,16 @@ def command(
     keylog: tuple[str, ...],
     **how: Any,
 ) -> int:
-    """Have the MQTT clients of a recording do the same again, with another broker.
+    """Have the clients of a recording do the same again, with another broker.
 
     They connect, subscribe, publish, acknowledge and end as they did, at the times at which they
     did, and not before the broker has sent what came before. What a client withheld is withheld.
     Packets that cannot be sent, such as those of a client that is refused, are noted, with exit
     status 1.
 
-    With --as mqtt, the JMQ clients do it as clients of MQTT 5.0, for those who leave Open MQ; at
-    the end is a list of what MQTT has no counterpart of.
+    They are those of MQTT, or of JMQ if there are no others or the address begins with mq://. With
+    --as mqtt, the JMQ clients do it as clients of MQTT 5.0, for those who leave Open MQ, with --as
+    jmq the other way; at the end is a list of what has no counterpart.
     """
     from wireyard.replay.renaming import Renaming
 
