@@ -73,7 +73,7 @@ def test_what_is_new_leaves_other_facts_alone(
     write_facts = facts.write_facts
 
     def seen(runner, lake, of, *given):  # type: ignore[no-untyped-def]
-        read.extend(each.source for each in given[-2])
+        read.extend(each.source for each in given[-1])
         return write_facts(runner, lake, of, *given)
 
     monkeypatch.setattr("wireyard.pipeline.job.write_facts", seen)
@@ -98,7 +98,7 @@ def test_what_shows_the_same_messages_is_made_anew(
     write_facts = facts.write_facts
 
     def seen(runner, lake, of, *given):  # type: ignore[no-untyped-def]
-        made.append([Path(each.source).name for each in given[-2]])
+        made.append([Path(each.source).name for each in given[-1]])
         return write_facts(runner, lake, of, *given)
 
     with monkeypatch.context() as patched:
