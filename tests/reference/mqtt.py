@@ -2589,7 +2589,8 @@ class Server:
             after = [each for each in own if each.opened > connection.opened]
             waits = self._waited(message, connection, after[:1]) or "queued"
             may_be_back = left == connection.until and waits != "discarded"  # C-6
-            is_open = may_be_back or (waits == "queued" and passed)
+            is_unseen = any(each.damaged for each in after)  # C-10
+            is_open = may_be_back or (waits == "queued" and (passed or is_unseen))
             return connection, "undecided" if is_open else waits
         # M-63
         answered = connection.answered_open if qos else connection.answered

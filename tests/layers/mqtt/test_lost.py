@@ -422,9 +422,11 @@ def test_what_comes_behind_a_session_is_of_no_message_in_it() -> None:
     assert (row["verdict"], row.get("acknowledged_frame")) == ("abandoned", None)
 
 
-@pytest.mark.parametrize(("is_back", "verdict"), [(False, "queued"), (True, "undecided")])
-def test_what_a_full_window_kept_may_have_come_later(is_back: bool, verdict: str) -> None:
-    """The client comes back on a connection of which the CONNECT is lost."""
+@pytest.mark.parametrize(
+    ("lost", "verdict"), [(None, "queued"), (-4, "undecided"), (-1, "undecided"), (0, "queued")]
+)
+def test_what_a_full_window_kept_may_have_come_later(lost: int | None, verdict: str) -> None:
+    """The client comes back; its CONNECT or its last packet is lost, or nothing."""
     capture = Capture()
     capture.connect("sub", clean=False)
     capture.subscribe("sub", "t/#", qos=1)
@@ -434,7 +436,9 @@ def test_what_a_full_window_kept_may_have_come_later(is_back: bool, verdict: str
         if number < 11:
             capture.publish("sub", False, "t/1", b"%d" % number, 1, number)
     capture.end("sub")
-    if is_back:
+    if lost is not None:
         capture.connect("sub", clean=False, present=True)
-        lose(capture, -2)
+        capture.ping("sub")
+    if lost:
+        lose(capture, lost)
     assert deliveries_of(capture)[-1]["verdict"] == verdict

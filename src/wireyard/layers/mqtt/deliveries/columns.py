@@ -430,9 +430,10 @@ class _Derivation:
 
     def _uncaptured(self, rows: Ints, at_ns: Ints) -> tuple[Ints, Ints]:
         """Return for attempts `lost_until_ns` and `unseen_until_ns`, as of `DeliveryGrids`."""
-        lost, unseen = np.full((2, len(rows)), NO_TIME)
         if not self.known.lost_messages:
-            return lost, unseen
+            none = np.broadcast_to(np.int64(NO_TIME), len(rows))
+            return none, none
+        lost = np.full(len(rows), NO_TIME)
         brokers = Numbers[tuple[str, str]]()
         of_topics = np.array([brokers[key[:2]] for key in self.topics.all], np.int64)
         broker = of_topics[self.delivered["topic"][rows]]

@@ -245,7 +245,9 @@ class _Clients:
             waits = VERDICT_NAMES[verdict_of_wait(grid, place, after, *waiting)]
             # A connection of an unknown client may have resumed the session.
             may_be_back = left is not None and left == connection.until and waits != "discarded"
-            is_open = may_be_back or (waits == "queued" and passed)
+            later = grid[place + 1 : last, Connection.CLIENT].tolist()
+            is_unseen = any(self._records[number].damaged for number in later)
+            is_open = may_be_back or (waits == "queued" and (passed or is_unseen))
             return connection, "undecided" if is_open else waits
         answered = connection.answered_open if qos else connection.answered
         is_answered = (
