@@ -24,7 +24,7 @@ from wireyard.lake import read_lake
 from wireyard.pipeline.facts.mqtt import MOST_PACKETS
 
 MOST_TIMES: Final = 2.6
-STAGES: Final = {"derive groups": 1, "count": 1, "split": 5, "derive more": 1, "merge": 1}
+STAGES: Final = {"derive groups": 1, "count": 1, "split": 5, "merge": 1}
 """Those after decoding."""
 
 

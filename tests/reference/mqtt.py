@@ -31,6 +31,7 @@ _CLIENT: Final = (CONNECT, SUBSCRIBE, UNSUBSCRIBE, PINGREQ)
 _SERVER: Final = (CONNACK, SUBACK, UNSUBACK, PINGRESP)
 """Packet types (2.1.2): those of both sides, and those that one side alone sends."""
 _NS_PER_S: Final = 1_000_000_000
+_SOON_NS: Final = 10_000_000
 _EARLY_NS: Final = 5_000_000
 """Most by which packets of several connections are out of order (C-29)."""
 _APART_NS: Final = 2_000_000_000
@@ -2041,11 +2042,11 @@ class Deliveries:
         facts, at = self.of.facts, attempts[0].at
         return at.ns is None or not (
             any(
-                first < at.time and sent.time - _NS_PER_S <= last
+                first < at.time and sent.time - _SOON_NS <= last
                 for first, last in facts.lost_messages[self.of.key]
             )
             and any(
-                first < at.time + _NS_PER_S and sent.time <= last
+                first < at.time + _SOON_NS and sent.time <= last
                 for first, last in facts.unseen[at.source, at.stream]
             )
         )

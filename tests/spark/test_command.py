@@ -126,7 +126,7 @@ def test_a_run_and_another(stream: Path, asked: list[str | None]) -> None:
     assert f"ledger  {balance}\n" in shown
     first = f"1 stream with bytes in no well-formed packet; the first: {stream.parent}/cut.jmq"
     assert f"quarantine  {first}\n" in shown
-    spark = r"engine  Spark 4\S+, local\[2\]: 4 stages, 4 tasks, # \(# of it the start\)\n"
+    spark = r"engine  Spark 4\S+, local\[2\]: 3 stages, 3 tasks, # \(# of it the start\)\n"
     assert re.search(spark, shown), shown
 
     before = sorted(lake.rglob("*.parquet"))

@@ -58,8 +58,8 @@ def test_the_demo(ran: list[Ran]) -> None:
     assert demo.stages == {
         "write task": 1,  # bronze tables
         "derive groups": 1,  # facts
-        "derive more": 1,  # latencies, and counts of destinations
-        "merge": 1,
+        "delay": 1,  # latencies of messages with a delivery delay
+        "merge": 1,  # counts of destinations, producers
     }
     assert sum(demo.tasks.values()) <= 10, demo.tasks
 
@@ -73,7 +73,7 @@ def test_a_capture_that_is_divided(ran: list[Ran]) -> None:
         "derive groups": 1,  # of other protocols
         "count": 1,  # topics
         "split": 5,  # packets, clients, their subscriptions, topics and files, what follows
-        "derive more": 1,
+        "delay": 1,
         "merge": 1,
     }
     assert divided.tasks["split"] <= 12, divided.tasks  # few partitions for little data

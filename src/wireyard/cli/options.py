@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,8 +28,9 @@ class _Path(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the path, and say if it is a pipe, except one that the shell has opened."""
         path = os.fsdecode(super().convert(value, param, ctx))
-        if not path.startswith(("/dev/fd/", "/proc/")) and Path(path).is_fifo():
-            exits.note(f"{path}: is a pipe, so this waits for the program at its other end")
+        with suppress(OSError):  # a query of `sql` may be too long for a name
+            if not path.startswith(("/dev/fd/", "/proc/")) and Path(path).is_fifo():
+                exits.note(f"{path}: is a pipe, so this waits for the program at its other end")
         return path
 
 

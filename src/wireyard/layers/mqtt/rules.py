@@ -329,8 +329,8 @@ _TABLE: Final = (
      " both as possible without a partner. Behind the first bytes of publishers that were not"
      " captured it may be of any message before it, or of none. A payload that was sent once and"
      " delivered once is taken for one that is not sent again, unless there are two spans without"
-     " all bytes: one of publishers, from a second before the message to the delivery, in which"
-     " another one was sent, and one of the delivery's stream, from the message to a second"
+     " all bytes: one of publishers, from 10 ms before the message to the delivery, in which"
+     " another one was sent, and one of the delivery's stream, from the message to 10 ms"
      " behind the delivery, in which its own delivery was; before the first packet of the stream"
      " is such a span."),
     ("C-29", "", "",

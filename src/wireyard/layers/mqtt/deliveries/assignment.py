@@ -14,7 +14,7 @@ import numpy as np
 
 from wireyard.arrays import Bools, Grid32, Int32s, Ints
 from wireyard.layers.grouping import by_group
-from wireyard.layers.mqtt.deliveries.grids import DeliveryGrids, starts_of
+from wireyard.layers.mqtt.deliveries.grids import SOON_NS, DeliveryGrids, starts_of
 from wireyard.layers.mqtt.grids import NO_TIME, NONE
 from wireyard.layers.mqtt.kernels import deliveries as kernels
 from wireyard.layers.mqtt.kernels.deliveries import NO_OLDER, SEVERAL, Delivered
@@ -25,7 +25,6 @@ _EARLY_NS: Final = 5_000_000
 send a segment again."""
 _APART_NS: Final = 2_000_000_000
 """Most by which the clocks of two taps differ."""
-_SECOND_NS: Final = 1_000_000_000
 _OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
 
 
@@ -247,7 +246,7 @@ def _with_lacking(
     is_pair = np.flatnonzero((last - first == 1) & (stop - start == 1))
     message, attempt = messages[first[is_pair]], attempts[start[is_pair]]
     is_once = np.bincount(g.messages[:, Message.GROUP])[g.messages[message, Message.GROUP]] == 1
-    is_seen = g.lost_until_ns[attempt] < g.sent_ns[message] - _SECOND_NS
+    is_seen = g.lost_until_ns[attempt] < g.sent_ns[message] - SOON_NS
     is_seen |= g.unseen_until_ns[attempt] < g.sent_ns[message]
     sure = is_pair[is_once & is_seen]
     behind[sure] = stop[sure]

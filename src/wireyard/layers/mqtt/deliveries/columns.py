@@ -25,6 +25,7 @@ from wireyard.layers.mqtt.deliveries.assignment import (
 )
 from wireyard.layers.mqtt.deliveries.conversations import reply_record, request_record
 from wireyard.layers.mqtt.deliveries.grids import (
+    SOON_NS,
     Columns,
     DeliveryGrids,
     Numbers,
@@ -91,7 +92,6 @@ MAX_UNDELIVERED: Final = 1 << 20
 """Pairs of a message and a subscription without a delivery: at 1 KB each 1 GiB. A capture of a
 megabyte can have thousands of subscribers and of messages, and so millions of such pairs."""
 _POSITIONS: Final = ("sent_", "accepted_", "released_", "at_")
-_SECOND_NS: Final = 1_000_000_000
 _MESSAGE_COLUMNS: Final = (
     "client", "topic", "qos", "retain", "length", "expires_s", "response_topic",
     "correlation_data", "malformed", "refused", "is_lasting",
@@ -448,7 +448,7 @@ class _Derivation:
         for number, one in enumerate(self.streams):
             if spans := self.known.unseen.get((one.source, one.name)):
                 own = order[starts[number] : starts[number + 1]]
-                until = _last_before(spans, at_ns[own] + _SECOND_NS)
+                until = _last_before(spans, at_ns[own] + SOON_NS)
                 unseen[own] = np.maximum(unseen[own], until)
         return lost, unseen
 

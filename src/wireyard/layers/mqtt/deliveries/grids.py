@@ -32,6 +32,8 @@ Columns = dict[str, Any]
 """Integers of any size by the name of a column, one for each row."""
 _POSITION: Final = ("reached_ns", "reached_frame", "stream", "offset", "ns", "frame")
 _REACHED_NS, _REACHED_FRAME, _STREAM, _OFFSET, _NS, _FRAME = range(len(_POSITION))
+SOON_NS: Final = 10_000_000
+"""A message that nothing holds up is delivered in less time."""
 _LONGEST_TIE: Final = 64
 _VERDICT: Final = {name: number for number, name in enumerate(VERDICT_NAMES)}
 
@@ -209,7 +211,7 @@ class DeliveryGrids:
     """For each attempt, the end of the last span that begins before it in which packets to the
     broker were not captured; `NO_TIME` if there is none."""
     unseen_until_ns: Ints
-    """The same for packets of its own stream, a second after it included; at least when its stream
+    """The same for packets of its own stream, `SOON_NS` after it included; at least when its stream
     begins."""
     groups: int
     """The number of groups."""
