@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.answers.talks import Talk
+from wireyard.accelerate.folders import private_folder
 from wireyard.answers import cache, open_tables
 from wireyard.cli import main
 from wireyard.pipeline.decoding.stage import BronzeStage
@@ -27,7 +28,7 @@ SECRET = "hunter-two-of-the-cellar"
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Keep what is derived in a folder of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "MOST_BYTES", 2 << 30)
+    monkeypatch.setattr(cache, "private_folder", private_folder)
     yield tmp_path / "cache" / f"wireyard-{os.getuid()}" / "answers"
 
 

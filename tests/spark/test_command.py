@@ -291,7 +291,7 @@ import sys
 sys.modules["pyspark"] = sys.modules["py4j"] = None
 from wireyard.answers import cache
 from wireyard.cli import main
-cache.MOST_BYTES = 0
+cache.private_folder = lambda name: None
 for words in sys.argv[1:]:
     try:
         main(words.split("|"), prog_name="wireyard")

@@ -227,7 +227,7 @@ def _tables_of(
     if messages is not None:
         tables["destinations"] = destinations([count_messages(messages)])
     if deliveries is not None:
-        delays = None if messages is None else as_text(delayed(messages))
+        delays = None if messages is None else delayed(messages)
         tables["latencies"] = latencies(deliveries, delays)
     for name, rows in tables.items():
         if rows.num_rows:
