@@ -186,7 +186,7 @@ def test_pub_and_sub_of_a_jmq_broker(run: Run) -> None:
         (["sub", "-t", "a", "-q", "3"], 2, "3 is no quality of service"),
         (["pub", "-q", "orders", "-p", "1"], 3, "localhost:1"),
         (["pub", "-t", "a", "-m", "x", "-l"], 2, "text, -m, or a file, -f, or lines"),
-        (["pub", "-t", "a", "-f", "nowhere"], 2, "nowhere"),
+        (["pub", "-t", "a", "-f", "nowhere"], 3, "nowhere: there is no such file"),
         (["pub", "-h", "{url}", "-t", "a/#"], 2, "'a/#' is no topic"),
         (["sub", "-h", "{url}", "-t", "a#"], 3, "Topic Filter invalid"),
         (["broker", "--add-user", "ann"], 2, "--users"),

@@ -40,7 +40,7 @@ COMMANDS = {
     "sub": "Show the messages of topics as they arrive; the letters are those of mosquitto_sub.",
     "pub": "Publish a message to an MQTT broker; the letters are those of mosquitto_pub.",
     "tap": "Pass MQTT or JMQ through unchanged, to record it, to watch it, or to test clients.",
-    "replay": "Have the MQTT clients of a recording do the same again, with another broker.",
+    "replay": "Have the clients of a recording do the same again, with another broker.",
     "shadow": "Show what the broker of one recording did otherwise than that of another.",
     "conform": "Find out whether brokers keep the rules of MQTT 3.1.1 and 5.0.",
     "formats": "List the wire formats, or the columns of one.",

@@ -67,7 +67,11 @@ class Watching(mqtt.Following):
         flows = connection.session.to_client
         owed = flows[row["packet_id"]].owes
         super()._acknowledge(connection, row, at, up)
-        if up and owed in ("puback", "pubcomp", "unknown") and row["packet_type"] in (4, 7):
+        if (
+            up
+            and owed in ("puback", "pubcomp", "pubcomps", "unknown")
+            and row["packet_type"] in (4, 7)
+        ):
             self.acknowledged[connection.client.name] += 1
 
 

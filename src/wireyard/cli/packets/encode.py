@@ -161,7 +161,7 @@ def _row(line: bytes, format_name: str | None) -> tuple[Format, Row]:
     name = format_name or said
     if not isinstance(name, str):
         raise _NoRow("the row has no 'format'; name it with --format")
-    if name in names() and said in get_format(name).inner.other_rows:
+    if isinstance(said, str) and name in names() and said in get_format(name).inner.other_rows:
         name = said  # a row of another kind of packet of the format
     format, columns = _format(name)
     for opened in ROW_COLUMNS:  # follow from the payload
