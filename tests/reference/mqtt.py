@@ -448,6 +448,7 @@ class Subscription:
     maximum_packet_size: int | None
     leaving: At | None = None  # the packet that may end it
     gone: At | None = None  # when it has certainly ended
+    is_left: bool = False  # whether the answer to a request ended it, and not the session
     confirmed: At | None = None  # when the broker has certainly sent the retained values
 
     @property
@@ -1592,6 +1593,7 @@ class Following:
                     newer, older = older, subscription
                 newer.since = min(newer.since, older.since)
                 older.leaving, older.gone = older.leaving or newer.asked, newer.granted
+                older.is_left = True
                 session.filters[name] = newer
             else:
                 session.filters[name] = subscription
@@ -1611,7 +1613,7 @@ class Following:
             # M-45
             if (subscription := connection.session.filters.pop(one["filter"], None)) is not None:
                 subscription.leaving = subscription.leaving or request[1]
-                subscription.gone = at
+                subscription.gone, subscription.is_left = at, True
 
 
 # --- topics (4.7, 4.8) ----------------------------------------------------------------------------
@@ -2162,7 +2164,11 @@ class Deliveries:
     # M-73, M-74
     def _judge(self, one: Expected) -> None:
         message, sub = one.message, one.matching[0]
-        if self.has_older or one.matching[0].group or len(self.messages) > 1:
+        if self.has_older or len(self.messages) > 1 or message.again:
+            return
+        if sub.group:
+            if self._is_only(one):
+                self._judge_expiry(one)
             return
         highest = max(min(message.qos, each.qos) for each in one.matching)
         is_certain = all(each.granted < message.start for each in one.matching) and all(
@@ -2178,11 +2184,22 @@ class Deliveries:
             )
         if is_certain and len(one.matching) > 1 and got < highest:
             self.of.breaks("overlapping_qos", sub, one.attempts[0].at, message)
-        expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
         keeps = one.retain and all(each.retain_as_published for each in one.matching)
         for attempt in one.attempts:
             if keeps and not attempt.retain:  # M-88
                 self.of.breaks("retained_unpublished", sub, attempt.at, message)
+        self._judge_expiry(one)
+
+    def _is_only(self, one: Expected) -> bool:
+        """Return whether a group certainly got its message once, and not before."""
+        members = {sub.client.name for sub in one.matching}
+        got = [each for each in self.attempts if each.client.name in members]
+        return len(got) == 1 and all(map(self.of.shows_all, one.matching))
+
+    def _judge_expiry(self, one: Expected) -> None:
+        message, sub = one.message, one.matching[0]
+        expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
+        for attempt in one.attempts:
             if expires_s is None or sent_ns is None or attempt.at.ns is None:
                 continue
             waited_ns = attempt.at.ns - sent_ns - _NS_PER_S
@@ -2242,7 +2259,9 @@ class Deliveries:
 
     # M-75
     def _judge_own(self, attempt: Attempt, message: Message | None) -> None:
-        if message is None or self.has_older or not attempt.is_live or len(self.messages) > 1:
+        if message is None or self.has_older or not attempt.is_live:
+            return
+        if len(self.messages) > 1 or message.again:
             return
         own = [
             one for one in self.of.matching(self.topic) if one.client.name == attempt.client.name
@@ -2258,7 +2277,8 @@ class Deliveries:
             return  # brokers have prefixes of their own
         own = [one for one in self.of.matching(self.topic) if one.client.name == name]
         own = [one for one in own if one.asked < at]
-        if not own:
+        is_live = message is not None and not attempt.retain
+        if not own or (is_live and all(map(self._is_left, own))):
             if self.of.has_answered(attempt):
                 key = message.sent.key if message else None
                 found = "unsubscribed", _RULES["unsubscribed"][0], attempt.client, False, at, key
@@ -2269,6 +2289,13 @@ class Deliveries:
             if is_old and any(one.gets_values for one in own):
                 attempt.is_live = False
                 self.of.breaks("retained_unmarked", own[-1], at, message)
+
+    def _is_left(self, one: Subscription) -> bool:
+        """Return whether a client had certainly left it before all messages that are equal."""
+        start, gone = self.messages[0].start, one.gone
+        if gone is None or not one.is_left or None in (gone.ns, start.ns):
+            return False
+        return start.time - gone.time > _EARLY_NS
 
     def _unexpected(self, attempt: Attempt) -> tuple[Message | None, str]:
         """Return the message and the verdict of a delivery that no subscription accounts for."""
@@ -2440,15 +2467,17 @@ class Server:
         return [one for one in self.subscriptions if one.client.name == name]
 
     def has_answered(self, attempt: Attempt) -> bool:
-        """Return whether the server answered a request that came after a delivery."""
+        """Return whether a client had no SUBSCRIBE that waited for its answer at a delivery."""
         return any(
             one.client.name == attempt.client.name
             and one.kept is not None
             and bool(one.kept.served_as)
-            and one.opened < attempt.at
+            and _accepted(one) < attempt.at
             and (one.closed is None or attempt.at < one.closed)
-            and one.answered is not None
-            and attempt.at < one.answered
+            and (
+                all(kind != SUBSCRIBE for kind, _ in one.requests)
+                or (one.answered is not None and attempt.at < one.answered)
+            )
             for one in self.connections
         )
 

@@ -11,6 +11,9 @@ from tests.layers.mqtt.make import Capture, deliveries_of, pair, tables_of, verd
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 
+_LASTS = (("session_expiry_interval", 600),)
+_EXPIRES = (("message_expiry_interval", 5),)
+
 
 def _group(version: int, share: str) -> Capture:
     capture = Capture(version)
@@ -245,21 +248,57 @@ def test_a_clients_own_message_in_spite_of_no_local() -> None:
     ("waits_s", "left_s", "broken"),
     [(20, None, ["MQTT-3.3.2-5"]), (3, None, []), (3, 2, []), (3, 5, ["MQTT-3.3.2-6"]), (0, 5, [])],
 )
+@pytest.mark.parametrize("wanted", ["t", "$share/g/t"])
 def test_the_expiry_interval_of_a_message_that_waited(
-    waits_s: int, left_s: int | None, broken: list[str]
+    waits_s: int, left_s: int | None, broken: list[str], wanted: str
 ) -> None:
     capture = Capture(5)
-    said = (("session_expiry_interval", 600),)
-    capture.connect("sub", clean=False, properties=said)
-    capture.subscribe("sub", "t", qos=1)
+    capture.connect("sub", clean=False, properties=_LASTS)
+    capture.subscribe("sub", wanted, qos=1)
     capture.disconnect("sub")
     capture.connect("pub")
-    capture.message("pub", "t", b"x", 1, properties=(("message_expiry_interval", 5),))
+    capture.message("pub", "t", b"x", 1, properties=_EXPIRES)
     capture.wait(waits_s)
-    capture.connect("sub", clean=False, present=True, properties=said)
+    capture.connect("sub", clean=False, present=True, properties=_LASTS)
     left = () if left_s is None else (("message_expiry_interval", left_s),)
     capture.hand("sub", "t", b"x", 1, properties=left)
     assert _rules(capture) == broken
+
+
+@pytest.mark.parametrize("first", ["got", "lost", None])
+def test_a_message_that_another_member_got_first_does_not_expire(first: str | None) -> None:
+    """Its delivery had begun; one that is handed on to another member has no DUP."""
+    capture = Capture(5)
+    for who in ("one", "two"):
+        capture.connect(who, clean=False, properties=_LASTS)
+        capture.subscribe(who, "$share/g/t", qos=1)
+    capture.connect("pub")
+    capture.message("pub", "t", b"x", 1, properties=_EXPIRES)
+    if first == "got":
+        capture.publish("one", False, "t", b"x", 1)
+    elif first == "lost":
+        capture.gap("one", False)
+    capture.disconnect("one")
+    capture.wait(20)
+    capture.hand("two", "t", b"x", 1)
+    assert _rules(capture) == ([] if first else ["MQTT-3.3.2-5"])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_the_age_of_a_message_that_was_sent_again_is_not_certain(qos: int) -> None:
+    """The broker may have read the second copy only."""
+    capture = Capture(5)
+    capture.connect("sub")
+    capture.subscribe("sub", "t", qos=qos)
+    capture.connect("pub", clean=False, properties=_LASTS)
+    capture.publish("pub", True, "t", b"x", qos, properties=_EXPIRES)
+    capture.end("pub")
+    capture.wait(20)
+    capture.connect("pub", clean=False, present=True, properties=_LASTS)
+    capture.publish("pub", True, "t", b"x", qos, dup=True, properties=_EXPIRES)
+    capture.acknowledge("pub", True, qos)
+    capture.hand("sub", "t", b"x", qos, properties=_EXPIRES)
+    assert _rules(capture) == []
 
 
 @pytest.mark.parametrize(("version", "rule"), [(4, "MQTT-4.3.3-1"), (5, "MQTT-4.3.3-6")])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.layers.mqtt.make import Capture, tables_of
@@ -248,3 +251,129 @@ def test_a_publisher_that_comes_back_hides_no_delivery_to_others() -> None:
     capture.acknowledge("pub", True, 1)
     capture.hand("sub", "t/1", b"x", 1)
     assert found_in(capture) == ([], [("delivered", False)])
+
+
+# --- after an UNSUBACK ----------------------------------------------------------------------------
+
+LASTS = (("session_expiry_interval", 600),)
+
+
+def come(capture: Capture, is_back: bool = False) -> None:
+    """Connect the client, whose session lasts from 3.1.1 on."""
+    lasts = capture.version > 3
+    said: dict[str, Any] = {"properties": LASTS} if capture.version == 5 else {}
+    capture.connect("sub", not lasts, lasts and is_back, **said)
+
+
+def subscribed(version: int) -> Capture:
+    """Return a capture with a publisher, and a client that subscribed."""
+    capture = Capture(version)
+    come(capture)
+    capture.subscribe("sub", "t/#", qos=2)
+    capture.connect("pub")
+    return capture
+
+
+def publish(capture: Capture, wait_s: float = 1, packet_id: int = 1, qos: int = 1) -> None:
+    capture.wait(wait_s)
+    capture.message("pub", "t/1", b"x", qos, packet_id)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_message_that_was_published_after_the_unsuback(
+    version: int, qos: int, comes_back: bool
+) -> None:
+    capture = subscribed(version)
+    capture.unsubscribe("sub", "t/#")
+    publish(capture, qos=qos)
+    if comes_back:
+        capture.disconnect("sub")
+        come(capture, is_back=True)
+    capture.hand("sub", "t/1", b"x", qos)
+    capture.disconnect("sub")
+    tables = tables_of(capture)
+    found = [(row["rule"], row["client"], row["frame"]) for row in tables["violations"]]
+    (row,) = tables["deliveries"]
+    assert found == [("unsubscribed", "10.0.0.1:1883", row["delivered_frame"])]
+    assert (row["verdict"], row.get("subscription")) == ("delivered", None)
+
+
+def _before(capture: Capture) -> None:
+    publish(capture)
+    capture.unsubscribe("sub", "t/#")
+
+
+def _at_once(capture: Capture) -> None:
+    capture.unsubscribe("sub", "t/#")
+    publish(capture, 0.004)
+
+
+def _soon(capture: Capture) -> None:
+    capture.unsubscribe("sub", "t/#")
+    publish(capture, 0.005)
+
+
+def _before_and_behind(capture: Capture) -> None:
+    _before(capture)
+    publish(capture, packet_id=2)
+
+
+def _subscribed_otherwise(capture: Capture) -> None:
+    capture.subscribe("sub", "+/1", qos=1)
+    _soon(capture)
+
+
+def _subscribed_twice(capture: Capture) -> None:
+    capture.subscribe("sub", "t/#", qos=1)
+    _soon(capture)
+
+
+def _subscribed_again(capture: Capture) -> None:
+    _soon(capture)
+    capture.subscribe("sub", "t/#", qos=1)
+
+
+def _about_to_subscribe(capture: Capture) -> None:
+    _soon(capture)
+    capture.put("sub", True, layout.SUBSCRIBE, packet_id=9, filters=(Filter("t/+", 1),))
+
+
+def _lost(capture: Capture) -> None:
+    _soon(capture)
+    capture.gap("sub", True)
+
+
+def _kept_too_long(capture: Capture) -> None:
+    """The session had expired, but the broker resumed it."""
+    capture.disconnect("sub")
+    publish(capture, 1000)
+    come(capture, is_back=True)
+
+
+@pytest.mark.parametrize(
+    ("happens", "rules"),
+    [
+        (_before, []), (_at_once, []), (_soon, ["unsubscribed"]), (_before_and_behind, []),
+        (_subscribed_otherwise, []), (_subscribed_twice, ["unsubscribed"]),
+        (_subscribed_again, []), (_about_to_subscribe, []), (_lost, []), (_kept_too_long, []),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("retain", [True, False])
+def test_what_may_come_after_an_unsuback(
+    happens: Callable[[Capture], None], rules: list[str], retain: bool
+) -> None:
+    """With RETAIN it may be an equal value from before the capture."""
+    capture = subscribed(5)
+    happens(capture)
+    send(capture, b"x", 9, retain)
+    found = [row["rule"] for row in tables_of(capture)["violations"]]
+    assert [one for one in found if one == "unsubscribed"] == ([] if retain else rules)
+
+
+def test_no_subscribe_waits_once_a_later_request_is_answered() -> None:
+    capture = subscribed(5)
+    _about_to_subscribe(capture)
+    send(capture, b"x", 9, retain=False)
+    assert found_in(capture)[0] == ["unsubscribed"]

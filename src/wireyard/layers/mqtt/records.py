@@ -23,6 +23,9 @@ _ADDED_BYTES: Final = 16
 SMALLEST_WINDOW: Final = 10
 """The smallest window of the brokers in use: with this many messages in flight, a broker may wait
 for acknowledgements."""
+EARLY_NS: Final = 5_000_000
+"""Most by which packets of several connections are captured out of order: less than it takes to
+send a segment again."""
 _HASH_BYTES: Final = 32
 """The size of SHA-256, which most processors compute faster than other secure hashes."""
 
@@ -98,6 +101,8 @@ class ConnectionRecord:
     """Its last answered request; the broker had sent all messages from before it."""
     answered_open: Position | None = None
     """The last one since which the window was never full."""
+    is_asking: bool = False
+    """Whether a SUBSCRIBE was not answered."""
 
     @property
     def may_be_resumed(self) -> bool:
@@ -242,11 +247,19 @@ class Subscribed:
     maximum_packet_size: int | None = None
     confirmed: Position | None = None
     """The answer to a later request, at a time when no full window delayed messages."""
+    is_left: bool = False
+    """Whether the answer to a request ended it, and not the end of the session."""
 
     @property
     def served_as(self) -> str:
         """The name that messages are delivered to: the client, or the shared filter."""
         return self.filter if self.group else self.client.name
+
+    def was_left_before(self, start: Position) -> bool:
+        """Return whether its client had certainly left it when a message was sent."""
+        if self.gone is None or not self.is_left or None in (self.gone.ns, start.ns):
+            return False
+        return start.time - self.gone.time > EARLY_NS
 
 
 def may_exceed(maximum_packet_size: int | None, topic: str, length: int) -> bool:

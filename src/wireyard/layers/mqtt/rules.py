@@ -198,7 +198,8 @@ _TABLE: Final = (
      "Of several copies one does. It may come last, and behind the end of the capture, but all"
      " come within a second."),
     ("M-74", "3.3.2.3.3", "delivered_expired expiry_kept",
-     "A second of each is not certain."),
+     "A second of each is not certain, nor is the age of a message that was sent again. A group"
+     " is judged if a member got the message once, and all packets to members were captured."),
     ("M-75", "MQTT-3.8.3-3", "own_message", ""),
     ("M-76", "3.3.1.3", "",
      "A message with RETAIN and no payload deletes the value. Not in 1999."),
@@ -211,7 +212,9 @@ _TABLE: Final = (
     ("M-81", "4.3", "",
      "Of deliveries that are too many, the last ones are."),
     ("M-82", "3.8", "unsubscribed",
-     "A client may have a SUBSCRIBE that is not answered yet, until a later request is."),
+     "A client may have a SUBSCRIBE that is not answered yet, until a later request is. After an"
+     " UNSUBACK only a message is against this that has no RETAIN and was, as all equal ones,"
+     " published more than five milliseconds later: the others may have been on their way."),
     ("M-83", "MQTT-3.3.1-8", "retained_unmarked", ""),
     ("M-84", "4.9, 4.6", "",
      "Brokers hand on in order. So if a message of any topic that was sent after another one"

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Grid, Grid32, Ints
+from wireyard.formats.mqtt.layout import SUBACK, UNSUBACK
 from wireyard.layers.endpoints import stream_endpoints
 from wireyard.layers.mqtt import grids
 from wireyard.layers.mqtt.deliveries.subscriptions import Last
@@ -323,6 +324,7 @@ class _Results:
                 filled=self._at(row[Connection.FILLED]),
                 answered=self._at(row[Connection.ANSWERED]),
                 answered_open=self._at(row[Connection.ANSWERED_OPEN]),
+                is_asking=row[Connection.ASKING] > 0,
                 served_as=tuple(self._names(row[Connection.SERVED_AS])),
             )
 
@@ -368,7 +370,14 @@ class _Results:
                 bool(row[Subscription.GETS_VALUES]),
                 None if size == NONE else size,
                 self._at(row[Subscription.CONFIRMED]),
+                self._is_answer(row[Subscription.GONE]),
             )
+
+    def _is_answer(self, moment: int) -> bool:
+        """Return whether a moment is a packet that answers a request on subscriptions."""
+        if not NONE < moment < len(self._packets):
+            return False
+        return bool(self._packets.grid[moment, Packet.KIND] in (SUBACK, UNSUBACK))
 
     def wills(self, fate: WillFate) -> Iterator[Will]:
         """Yield the wills of a fate."""

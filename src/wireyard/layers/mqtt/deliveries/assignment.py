@@ -19,10 +19,8 @@ from wireyard.layers.mqtt.grids import NO_TIME, NONE
 from wireyard.layers.mqtt.kernels import deliveries as kernels
 from wireyard.layers.mqtt.kernels.deliveries import NO_OLDER, SEVERAL, Delivered
 from wireyard.layers.mqtt.kernels.expected import Expected, Message, Subscription
+from wireyard.layers.mqtt.records import EARLY_NS
 
-_EARLY_NS: Final = 5_000_000
-"""Most by which packets of several connections are captured out of order: less than it takes to
-send a segment again."""
 _APART_NS: Final = 2_000_000_000
 """Most by which the clocks of two taps differ."""
 _OF_RETAINED: Final = [Delivered.NAME, Delivered.AT, Delivered.SETTER, Delivered.GROUP]
@@ -170,7 +168,7 @@ def _assign_early(g: DeliveryGrids, entries: Ints, attempts: Ints) -> None:
     numbers = g.expected[entries, Expected.MESSAGE]
     starts, ats = g.messages[numbers, Message.START], g.attempts[attempts, Delivered.AT]
     # The first attempt from a moment before each message.
-    first = np.searchsorted(g.at_ns[attempts], g.sent_ns[numbers] - _EARLY_NS)
+    first = np.searchsorted(g.at_ns[attempts], g.sent_ns[numbers] - EARLY_NS)
     is_timed = g.sent_ns[numbers] != NO_TIME
     earliest = np.where(is_timed & (first < len(ats)), ats.take(first, mode="clip") - 1, starts)
     left = ats[g.assigned[attempts] == NONE]

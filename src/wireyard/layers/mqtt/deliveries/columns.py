@@ -498,7 +498,7 @@ class _Derivation:
         )
         for broken in broken_rules(g, rows, times, matching):
             breaks(*broken)
-        self._judge_unexpected(of, rows)
+        self._judge_unexpected(of, rows, first_messages[g.messages[:, Message.GROUP]])
         explain_absence(
             rows, g.expected, g.expected_subs, g.subs, g.messages, confirmed, connections,
             g.sent_ns, times.expires_s,
@@ -507,8 +507,11 @@ class _Derivation:
         self._pass_on_missed(g, of, rows[is_missing], confirmed)
         return delivery_table(of, g, rows[~is_missing])
 
-    def _judge_unexpected(self, of: Numbered, rows: Grid32) -> None:
-        """Judge the deliveries that no subscription accounts for, if all of them were captured."""
+    def _judge_unexpected(self, of: Numbered, rows: Grid32, firsts: Ints) -> None:
+        """Judge the deliveries that no subscription accounts for, if all of them were captured.
+
+        `firsts` has for each message the first one that is equal to it.
+        """
         is_unexpected = rows[:, DeliveryRow.EXPECTED] == NONE
         is_unexpected &= rows[:, DeliveryRow.DELIVERED] != NONE
         delivered, sent = self.delivered, self.sent
@@ -522,6 +525,10 @@ class _Derivation:
             row = NONE if message == NONE else int(of.message_order[message])
             key = None if row == NONE else self.positions.at(int(sent["sent"][row])).key
             own = [one for one in self._matching[topic].get(client.name, ()) if one.asked < at]
+            if own and row != NONE and not delivered["retain"][place]:
+                first = int(sent["start"][of.message_order[firsts[message]]])
+                if all(one.was_left_before(self.positions.at(first)) for one in own):
+                    own = []
             if not own:
                 self._collect([unsubscribed_record(UnsubscribedDelivery(client, at, key))])
             elif row != NONE and sent["retain"][row] and not delivered["retain"][place]:

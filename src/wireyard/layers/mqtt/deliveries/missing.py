@@ -137,7 +137,6 @@ def explain(
             key = record.topic, record.connection, record.qos
             latest[key] = max(latest.get(key, record), record, key=attrgetter("sent"))
         elif isinstance(record, UnsubscribedDelivery) and _has_answered(connections, record):
-            # A SUBSCRIBE may be unanswered until a later request is answered.
             violation = violation_of(
                 *_UNSUBSCRIBED, record.client, False, record.at, record.message_key
             )
@@ -148,12 +147,15 @@ def explain(
 
 
 def _has_answered(connections: Sequence[ConnectionRecord], one: UnsubscribedDelivery) -> bool:
-    """Return whether the broker answered a request after a delivery on the same connection."""
+    """Return whether no SUBSCRIBE may have waited for its answer at a delivery.
+
+    So it is if the broker answered all of the connection, or a request after the delivery.
+    """
     after = bisect_right(connections, one.at, key=attrgetter("accepted"))
     last = connections[after - 1] if after else None
-    if last is None or last.answered is None or (last.closed and last.closed <= one.at):
+    if last is None or (last.closed and last.closed <= one.at):
         return False
-    return one.at < last.answered
+    return not last.is_asking or (last.answered is not None and one.at < last.answered)
 
 
 def _row(missed: MissedDelivery, connection: ConnectionRecord | None, verdict: str) -> Row:

@@ -1,7 +1,7 @@
 """The rows of the table `deliveries`, and the rules that a delivery breaks.
 
-A delivery is judged only if its message is the only one with its topic and payload, and if all
-subscriptions to the topic were captured; else it may be of another message.
+A delivery is judged only if its message is the only one with its topic and payload and was sent
+once, and if all subscriptions to the topic were captured; else it may be of another message.
 """
 
 from __future__ import annotations
@@ -206,6 +206,7 @@ def broken_rules(
     messages, attempts = g.messages, g.attempts
     sizes = np.bincount(messages[:, Message.GROUP], minlength=g.groups)
     is_sure = (sizes[messages[:, Message.GROUP]] == 1) & (messages[:, Message.HAS_OLDER] == 0)
+    is_sure &= messages[:, Message.IS_AGAIN] == 0
     yield from _of_expected(g, is_sure, times)
     message, attempt = rows[:, DeliveryRow.MESSAGE], rows[:, DeliveryRow.DELIVERED]
     is_found = (rows[:, DeliveryRow.EXPECTED] == NONE) & (attempt != NONE) & (message != NONE)
@@ -227,9 +228,9 @@ def _of_expected(
     """Yield the rules that are broken by attempts that are assigned to expected deliveries."""
     message, subs = g.expected[:, Expected.MESSAGE], g.subs
     is_flagged = g.expected[:, Expected.RETAIN] == 1
-    wanted = (g.expected[:, Expected.SUBSCRIPTIONS] > 1) | is_flagged
+    wanted = ~g.is_shared & ((g.expected[:, Expected.SUBSCRIPTIONS] > 1) | is_flagged)
     wanted |= times.expires_s[message] != NONE
-    wanted &= ~g.is_shared & is_sure[message]
+    wanted &= is_sure[message]
     if not wanted.any():
         return
     attempts: defaultdict[int, list[int]] = defaultdict(list)
@@ -240,6 +241,10 @@ def _of_expected(
         own.sort(key=lambda attempt: int(g.attempts[attempt, Delivered.AT]))
         of_entry, number = g.subs_of(entry), int(message[entry])
         sub = int(of_entry[0])
+        if g.is_shared[entry]:
+            if _is_only(g, of_entry, own[0]) and (rule := _expiry_rule(g, times, number, own[0])):
+                yield rule, sub, own[0], number
+            continue
         start, qos = g.messages[number, [Message.START, Message.QOS]].tolist()
         highest = np.minimum(subs[of_entry, Subscription.QOS], qos).max()
         is_certain = (subs[of_entry, Subscription.GRANTED] < start).all()
@@ -256,6 +261,14 @@ def _of_expected(
                 yield "retained_unpublished", sub, attempt, number
             if rule := _expiry_rule(g, times, number, attempt):
                 yield rule, sub, attempt, number
+
+
+def _is_only(g: DeliveryGrids, members: Ints, attempt: int) -> bool:
+    """Return whether a group certainly got its message once: with an attempt to one of it."""
+    groups = g.attempts[:, Delivered.GROUP]
+    start, stop = np.searchsorted(groups, groups[attempt] + np.arange(2)).tolist()
+    got = np.isin(g.attempts[start:stop, Delivered.NAME], g.subs[members, Subscription.NAME])
+    return bool(got.sum() == 1 and g.subs[members, Subscription.IS_WHOLE].all())
 
 
 def _is_left(g: DeliveryGrids, times: Times, attempt: int) -> bool:

@@ -161,7 +161,7 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
         Connection.RECEIVED, Connection.IS_DAMAGED, Connection.HAS_CLIENT, Connection.ALIASES_UP,
         Connection.ALIASES_DOWN, Connection.IS_UNANSWERED, Connection.IS_BRIDGE,
         Connection.IS_FULL, Connection.MOST_IN_FLIGHT, Connection.BROKEN_UP,
-        Connection.BROKEN_DOWN,
+        Connection.BROKEN_DOWN, Connection.ASKING,
     ):  # fmt: skip
         row[column] = 0
 

@@ -40,6 +40,8 @@ class Message(IntEnum):
     """Its verdict if nothing shows that the broker accepted it."""
     IS_LEFT_OUT = 13
     """Whether some of its subscriptions are above a limit."""
+    IS_AGAIN = 14
+    """Whether its client sent it again."""
 
 
 class Subscription(IntEnum):

@@ -158,7 +158,9 @@ def _slot_of_request(t: Any, c: int, packet: int, is_subscribe: bool) -> int:
 @inlined
 def ask(t: Any, c: int, packet: int, is_subscribe: bool) -> None:
     """Add a SUBSCRIBE or UNSUBSCRIBE to those that wait for their answers."""
-    t.slot_values[_slot_of_request(t, c, packet, is_subscribe)] = packet
+    slot = _slot_of_request(t, c, packet, is_subscribe)
+    t.connections[c, Connection.ASKING] += is_subscribe and t.slot_values[slot] == NONE
+    t.slot_values[slot] = packet
 
 
 @inlined
@@ -167,6 +169,7 @@ def suback(t: Any, c: int, packet: int) -> None:
     slot = _slot_of_request(t, c, packet, True)
     request = t.slot_values[slot]
     t.slot_values[slot] = NONE
+    t.connections[c, Connection.ASKING] -= request != NONE
     answer = t.rare[rare_of(t, packet)]
     count = answer[Rare.COUNT]
     if request == NONE or t.rare[rare_of(t, request), Rare.COUNT] != count:
