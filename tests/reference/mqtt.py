@@ -2620,7 +2620,9 @@ class Server:
             waits = self._waited(message, connection, after[:1]) or "queued"
             may_be_back = left == connection.until and waits != "discarded"  # C-6
             is_unseen = any(each.damaged for each in after)  # C-10
-            is_open = may_be_back or (waits == "queued" and (passed or is_unseen))
+            was_fuller = connection.in_flight[1] < connection.most_in_flight
+            may_be_lost = passed or is_unseen or was_fuller
+            is_open = may_be_back or (waits == "queued" and may_be_lost)
             return connection, "undecided" if is_open else waits
         # M-63
         answered = connection.answered_open if qos else connection.answered

@@ -48,10 +48,9 @@ def test_of_a_window_that_may_have_been_full_other_topics_show_nothing() -> None
         capture.message("pub", "t/0", b"%d" % packet_id, 1)
         capture.publish("sub", False, "t/0", b"%d" % packet_id, 1, packet_id)
     capture.message("pub", "t/1", b"missed", 1)
+    assert missed(capture) == "queued"
     capture.acknowledge("sub", False, 1, 1)
-    frame = capture.message("pub", "t/2", b"later", 1)
-    verdicts = {row["sent_frame"]: row["verdict"] for row in deliveries_of(capture)}
-    assert verdicts[frame] == "queued"
+    capture.message("pub", "t/2", b"later", 1)
     capture.publish("sub", False, "t/2", b"later", 1, 100)
     assert missed(capture) == "undecided"
 
@@ -63,6 +62,19 @@ def test_a_message_at_qos_1_shows_that_one_at_qos_2_was_passed() -> None:
     assert set(verdicts_of(capture)) == {"undecided"}
     capture.hand("sub", "t/2", b"later", 1)
     assert missed(capture) == "not_forwarded"
+
+
+@pytest.mark.parametrize(("acknowledged", "verdict"), [(0, "queued"), (1, "undecided")])
+def test_a_window_that_was_fuller_before_may_be_open(acknowledged: int, verdict: str) -> None:
+    """Twelve messages were in flight once, of which eleven are left."""
+    capture = pair()
+    for number in range(1, 13):
+        capture.message("pub", "t/1", b"%d" % number, 1, number)
+        capture.publish("sub", False, "t/1", b"%d" % number, 1, number)
+    for number in range(1, acknowledged + 1):
+        capture.acknowledge("sub", False, 1, number)
+    capture.message("pub", "t/1", b"missed", 1, 13)
+    assert missed(capture) == verdict
 
 
 def test_a_message_that_was_under_way_before_passes_nothing() -> None:

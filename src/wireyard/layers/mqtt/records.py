@@ -95,6 +95,8 @@ class ConnectionRecord:
     """Whether the window of messages in flight to the client may have been full at its end."""
     filled: Position | None = None
     """The PUBLISH with which most messages to the client were in flight first."""
+    was_fuller: bool = False
+    """Whether more were in flight then than at its end."""
     served_as: tuple[str, ...] = ()
     """The names that messages to it were delivered to: see `Subscribed.served_as`."""
     answered: Position | None = None

@@ -223,7 +223,8 @@ _TABLE: Final = (
      " were in flight later."),
     ("M-85", "4.9, E M29", "",
      "A broker may wait for acknowledgements with as many messages in flight as the client's"
-     " Receive Maximum, or with ten, which is the smallest window of those in use."),
+     " Receive Maximum, or with ten, which is the smallest window of those in use. That it does is"
+     " not certain where more were in flight before."),
     ("M-86", "4.9", "",
      "While its window was full, the broker need not have sent what it had accepted."),
     ("M-87", "4.3.3", "",

@@ -322,6 +322,7 @@ class _Results:
                 damaged=bool(row[Connection.IS_DAMAGED]),
                 is_full=bool(row[Connection.IS_FULL]),
                 filled=self._at(row[Connection.FILLED]),
+                was_fuller=row[Connection.RECEIVED] < row[Connection.MOST_IN_FLIGHT],
                 answered=self._at(row[Connection.ANSWERED]),
                 answered_open=self._at(row[Connection.ANSWERED_OPEN]),
                 is_asking=row[Connection.ASKING] > 0,

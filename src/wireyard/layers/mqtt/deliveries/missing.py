@@ -249,7 +249,8 @@ class _Clients:
             may_be_back = left is not None and left == connection.until and waits != "discarded"
             later = grid[place + 1 : last, Connection.CLIENT].tolist()
             is_unseen = any(self._records[number].damaged for number in later)
-            is_open = may_be_back or (waits == "queued" and (passed or is_unseen))
+            may_be_lost = passed or is_unseen or connection.was_fuller
+            is_open = may_be_back or (waits == "queued" and may_be_lost)
             return connection, "undecided" if is_open else waits
         answered = connection.answered_open if qos else connection.answered
         is_answered = (
