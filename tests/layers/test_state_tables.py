@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 import pytest
 
 from wireyard.layers.jmq.states import DELIVERY, FLOW, SESSION, TRANSACTION
+from wireyard.layers.mqtt import grids
 from wireyard.layers.mqtt.connection import CONNECTION, WILL
+from wireyard.layers.mqtt.kernels import deliveries, expected
 from wireyard.layers.mqtt.qos import RECEIVER, SENDER
 from wireyard.layers.states import EFFECT, NEXT, NONE, RULE, Cell, StateTable, transitions
 
@@ -55,3 +58,17 @@ def test_an_array_has_what_the_table_has(table: StateTable[Any, Any, Any]) -> No
 
 def all_pairs(table: StateTable[Any, Any, Any]) -> list[tuple[Any, Any]]:
     return [(state, event) for state in table.states for event in table.events]
+
+
+def test_the_columns_of_grids_are_numbered_without_gaps() -> None:
+    """A kernel writes to a column by its number, and a grid has as many as there are names."""
+    bits = {grids.Flag, grids.Status}
+    kinds = [
+        kind
+        for module in (grids, expected, deliveries)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, IntEnum) and len(kind) and kind not in bits
+    ]
+    assert len(kinds) > 10
+    for kind in kinds:
+        assert [*kind] == [*range(len(kind))], kind

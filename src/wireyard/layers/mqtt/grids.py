@@ -302,7 +302,7 @@ class Connection(IntEnum):
     BROKEN_UP = 54
     BROKEN_DOWN = 55
     """Bytes behind the last packet of a direction that are no packets, gaps included."""
-    ASKING = 57
+    ASKING = 56
     """How many SUBSCRIBE packets wait for their answers."""
 
 
