@@ -72,7 +72,7 @@ _KEYS: Final = {_TYPES[name] for name in ("DELETE_CONSUMER", "DELIVER")}
 """Packets of clients with consumers and messages in their bodies, and with messages alone."""
 _AUTHENTICATE: Final = _TYPES["AUTHENTICATE"]
 _CHALLENGE: Final = _TYPES["AUTHENTICATE_REQUEST"]
-_KEY: Final = struct.Struct(">" + MESSAGE_ID_CODES)
+MESSAGE_KEY: Final = struct.Struct(">" + MESSAGE_ID_CODES)
 PREFETCH: Final = 1000
 """Messages that a consumer takes ahead, where the recording does not say."""
 _OWN_LOGINS: Final = {"admin": Login("admin", "admin"), "jms": Login("guest", "guest")}
@@ -85,7 +85,7 @@ FROM sessions WHERE protocol = 'jms' AND client IS NOT NULL AND server IS NOT NU
 
 def key_of(packet: Packet) -> bytes:
     """Return the SysMessageID of a message."""
-    return _KEY.pack(packet.timestamp, packet.source_ip, packet.source_port, packet.sequence)
+    return MESSAGE_KEY.pack(packet.timestamp, packet.source_ip, packet.source_port, packet.sequence)
 
 
 def read_jmq_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Script:
@@ -93,7 +93,17 @@ def read_jmq_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Sc
 
     A `UsageError` is raised if it has no connection to replay, or several with the same ports.
     """
-    rows: list[Row] = [
+    script = script_of(*recorded_rows(tables, name, renaming))
+    if not script.steps:
+        raise UsageError(f"{name}: has no JMQ connection with its HELLO")
+    return script
+
+
+def recorded_rows(
+    tables: Tables, name: str, renaming: Renaming = AS_IS
+) -> tuple[list[Row], Mapping[str, str]]:
+    """Return the packets and ends of all JMQ connections in order, and client ids by stream."""
+    rows = [
         Row(row["captured_ns"], row["frame"], row["stream"], renaming.jmq(packet_of(row)))
         for row in lake_rows(tables, name, "jmq")
     ]
@@ -101,11 +111,7 @@ def read_jmq_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Sc
         what = End(end["by_client"], end["is_reset"])
         rows.append(Row(end["closed_ns"], end["closed_frame"], end["stream"], what))
     rows.sort(key=lambda row: row[:2])
-    client_ids = {row["stream"]: row["client_id"] for row in tables.rows(_SESSIONS)}
-    script = script_of(rows, client_ids)
-    if not script.steps:
-        raise UsageError(f"{name}: has no JMQ connection with its HELLO")
-    return script
+    return rows, {row["stream"]: row["client_id"] for row in tables.rows(_SESSIONS)}
 
 
 def script_of(

@@ -14,7 +14,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,12 +29,13 @@ from wireyard.endpoints.jmq.packets import blocks_of
 from wireyard.errors import UsageError, WireError
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.message import BODY_KINDS
-from wireyard.formats.jmq.packet import Packet, packet_of
-from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
+from wireyard.formats.jmq.packet import Packet
+from wireyard.formats.message_id import message_id_text
 from wireyard.formats.mqtt import control as mqtt
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.writing import encode
 from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, OK, REPLIES
+from wireyard.replay.jmq import MESSAGE_KEY, Row, recorded_rows
 from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.replay.script import (
     Arrivals,
@@ -48,8 +48,6 @@ from wireyard.replay.script import (
     Send,
     Step,
     acknowledging,
-    ends_of,
-    lake_rows,
 )
 
 if TYPE_CHECKING:
@@ -65,11 +63,6 @@ _PRIORITY: Final = 4
 _MOST_QOS: Final = 2
 _MOST_NAME: Final = 1024
 _NO_RETAINED: Final = 2
-_MESSAGE_ID: Final = struct.Struct(">" + MESSAGE_ID_CODES)
-_SESSIONS: Final = """
-SELECT client || '>' || server AS stream, coalesce(client_id, '') AS client_id
-FROM sessions WHERE protocol = 'jms' AND client IS NOT NULL AND server IS NOT NULL
-"""
 _COUNTED: Final = {
     "BROWSE": "queue browsers",
     "REDELIVER": "messages given back, or rolled back, to come again",
@@ -84,30 +77,14 @@ def read_migration(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Scr
 
     `UsageError` is raised if it has no connection to replay, or several with the same ports.
     """
-    rows = [
-        _Row(row["captured_ns"], row["frame"], row["stream"], packet_of(row))
-        for row in lake_rows(tables, name, "jmq")
-    ]
-    for end in ends_of(tables, "jms"):
-        what = End(end["by_client"], end["is_reset"])
-        rows.append(_Row(end["closed_ns"], end["closed_frame"], end["stream"], what))
-    rows.sort(key=lambda row: row[:2])
-    reading = _Reading(rows, {row["stream"]: row["client_id"] for row in tables.rows(_SESSIONS)})
+    rows, client_ids = recorded_rows(tables, name)
+    reading = _Reading(rows, client_ids)
     script = reading.read(rows, renaming)
     if not script.steps:
         raise UsageError(
             f"{name}: has no JMQ connection with a login that a capture shows accepted"
         )
     return script
-
-
-class _Row(NamedTuple):
-    """A packet of a capture, or the end of its connection."""
-
-    time_ns: int
-    frame: int
-    stream: str
-    what: Packet | End
 
 
 class _Consumer(NamedTuple):
@@ -141,7 +118,7 @@ class _Client:
 class _Reading:
     """Turns the packets of JMQ into steps of clients of MQTT."""
 
-    def __init__(self, rows: list[_Row], client_ids: Mapping[str, str]) -> None:
+    def __init__(self, rows: list[Row], client_ids: Mapping[str, str]) -> None:
         self._script = Script(takes_all=True)
         self._lost = self._script.lost
         self._client_ids = client_ids
@@ -166,7 +143,7 @@ class _Reading:
             elif "JMQDurableName" in (row.what.properties or {}):
                 self._lasting.add(client_ids.get(row.stream, ""))
 
-    def read(self, rows: list[_Row], renaming: Renaming) -> Script:
+    def read(self, rows: list[Row], renaming: Renaming) -> Script:
         """Return the script of all rows."""
         self._renaming = renaming
         for row in rows:
@@ -401,7 +378,7 @@ class _Reading:
 
     def _acknowledge(self, client: _Client, packet: Packet) -> None:
         for _, key in blocks_of(packet.body or b"") or ():
-            id = message_id_text(*_MESSAGE_ID.unpack(key))
+            id = message_id_text(*MESSAGE_KEY.unpack(key))
             if id not in client.held or id in client.taken:
                 continue
             client.taken.add(id)
