@@ -28,6 +28,7 @@ from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.packet import Packet, decode
 from wireyard.formats.mqtt import control as mqtt
 from wireyard.layers.jmq.rules import OK
+from wireyard.layers.mqtt.deliveries.topics import split_shared
 from wireyard.replay.jmq import PREFETCH, Row, key_of, script_of
 from wireyard.replay.script import (
     Acknowledgement,
@@ -48,7 +49,6 @@ _TOPIC: Final = 2
 _QUEUE: Final = 1
 _MOST_NAME: Final = 1024
 _WILDCARDS: Final = {"+": "*", "#": "**"}
-_SHARE: Final = "$share/"
 
 
 @dataclass(slots=True, eq=False)
@@ -199,9 +199,10 @@ class _Making:
 
     def _subscribe(self, connection: _Connection, packet: mqtt.Subscribe) -> None:
         for wanted in packet.filters:
-            filter, group = wanted.filter or "", None
-            if filter.startswith(_SHARE):
-                _, group, filter = filter.split("/", 2)
+            group, filter = split_shared(wanted.filter or "")
+            if not filter:
+                self.lost["subscriptions to a share without a filter"] += 1
+                continue
             if filter.startswith("$"):
                 self.lost["subscriptions to topics that begin with $"] += 1
                 continue

@@ -9,9 +9,9 @@ from typing import Any, Final
 from wireyard.errors import UsageError
 from wireyard.formats.jmq.packet import Packet as JmqPacket
 from wireyard.formats.mqtt.control import Connect, Packet, Publish, Subscribe, Unsubscribe
+from wireyard.layers.mqtt.deliveries.topics import split_shared
 
 _BELOW: Final = "/#"
-_SHARE_LEVELS: Final = 2
 
 
 class Renaming:
@@ -34,9 +34,9 @@ class Renaming:
 
     def topic(self, name: str) -> str:
         """Return the new name of a topic or a filter."""
-        if name.startswith("$share/"):
-            *share, rest = name.split("/", _SHARE_LEVELS)
-            return "/".join([*share, self.topic(rest)])
+        group, rest = split_shared(name)
+        if group is not None and rest:
+            return name.removesuffix(rest) + self.topic(rest)
         for old, new, is_below in self._rules:
             if name == old or (is_below and name.startswith(f"{old}/")):
                 return new + name[len(old) :]
