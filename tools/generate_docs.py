@@ -43,6 +43,10 @@ written with `-w` appears whole or not at all.
 | 4 | cannot write |
 | 130, 143 | ended by Ctrl-C or SIGTERM: nothing begun is left, lakes are as last committed |
 
+Of packets that were cut off when they were captured (snaplen), data are lost too; so are all data
+of a capture of which nothing is read, as of TLS alone without a key log. Questions (`why`, `sql`)
+and `run` show damaged packets and gaps as rows or findings, and end with 0 if nothing else is lost.
+
 Bad input is never left out silently: it is a row with the reason, and one line on standard error
 has the position of the first. Too little memory, or a limit (`ulimit -v`) below the 1 GB of address
 space that most commands need, is one line and status 3. A file that is a named pipe is noted,

@@ -11,12 +11,23 @@ import pytest
 from pyarrow import parquet
 
 import wireyard
+from tests.captures import rfc8448
 from tests.captures.connections import make_capture
 from tests.captures.make import SYN, both_ways, ethernet, ipv4, one_way, packets, pcap, tcp
 from tests.captures.test_directed import CONNECT, PUBLISH
 from tests.cli.results import Run, notes_of, one_line, rows_of
 from tests.make import packet
 from wireyard.captures.files.file import read_records
+
+_QUESTIONS = (
+    ("decode", None),
+    ("why", None, "--no-cache"),
+    ("why", None),
+    ("slow", None),
+    ("trace", None, "t"),
+    ("sql", None, "SELECT count(*) FROM sessions"),
+    ("report", None, "-o", "-"),
+)
 
 
 def test_the_command_line_takes_captures(run: Run, tmp_path: Path) -> None:
@@ -165,8 +176,32 @@ def test_bytes_that_a_snaplen_cut_off_are_counted(run: Run, tmp_path: Path) -> N
         at += 16 + size
     path.write_bytes(head + out)
     said = f"cut off after {most} bytes (snaplen), {cut:,} bytes are missing"
-    assert cut and said in run("decode", path).stderr
-    assert said in run("why", path, "--no-cache").stderr
+    assert cut
+    for words in _QUESTIONS:
+        result = run(*(path if word is None else word for word in words))
+        assert (result.exit_code, said in result.stderr) == (1, True), words
+    lake = ("--lake", tmp_path / "lake", "--engine", "process")
+    result = run("run", path, *lake)
+    assert (result.exit_code, said in result.stderr) == (1, True)
+
+
+def test_a_capture_that_is_all_tls_without_keys_is_not_read(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "tls.pcap"
+    closed = both_ways(rfc8448.CLIENT_STREAM, rfc8448.SERVER_STREAM, (50001, 8883))
+    path.write_bytes(pcap(packets(closed)))
+    said = "2 streams, "
+    for words in _QUESTIONS:
+        result = run(*(path if word is None else word for word in words))
+        assert (result.exit_code, said in result.stderr) == (1, True), words
+    result = run("decode", "-", stdin=path.read_bytes())
+    assert (result.exit_code, said in result.stderr) == (1, True)
+    lake = ("--lake", tmp_path / "lake", "--engine", "process")
+    result = run("run", path, *lake)
+    assert (result.exit_code, said in result.stderr) == (1, True)
+    path.write_bytes(pcap(packets([*both_ways(CONNECT, b"\x20\x02\0\0"), *closed])))
+    for words in _QUESTIONS[:2]:
+        result = run(*(path if word is None else word for word in words))
+        assert (result.exit_code, said in result.stderr) == (0, True), words
 
 
 def test_plain_http_is_a_note_of_commands_about_captures_only(run: Run, tmp_path: Path) -> None:

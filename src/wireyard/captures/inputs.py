@@ -80,6 +80,8 @@ class Input:
     """Counts of the streams of a capture that are in no row."""
     sliced: bool = False
     """Whether a file says that it is a slice of a capture (`files.slicing`)."""
+    is_cut: bool = False
+    """Whether packets were cut off when they were captured (snaplen)."""
 
     @property
     def damage(self) -> str | None:
@@ -131,6 +133,11 @@ class Input:
     def unread(self) -> str | None:
         """The note on bytes of a capture's streams that are in no row; None if there are none."""
         return None if self.left_out is None else self.left_out.unread
+
+    def is_lossy(self, *, any_read: bool) -> bool:
+        """Return whether bytes are in no row; of streams that were not opened, if none was read."""
+        is_closed = self.left_out is not None and self.left_out.has_closed
+        return bool(self.unread or self.damage) or (is_closed and not any_read)
 
     @property
     def notes(self) -> list[str]:
@@ -333,6 +340,7 @@ def open_captures(
         else PartEndpoints(formats.evidence.opened, formats.undecided(capture.table)),
         left_out,
         sliced,
+        capture.cut.packets > 0,
     )
 
 

@@ -157,12 +157,17 @@ class LeftOut:
         )
 
     def lines(self) -> list[str]:
-        """Return the notes for a run; plain HTTP, in which no option finds anything, has none."""
+        """Return the notes for a run."""
+        closed = self.describe_closed() if self.has_closed else ()
+        return [*self.notes, *closed, *filter(None, [self.unread])]
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether streams were not opened; those of plain HTTP, which no option opens, are none."""
         is_http = len(self.carriers) <= _SHOWN and all(
             each.text.startswith("HTTP") for each in self.carriers
         )
-        closed = () if is_http else self.describe_closed()
-        return [*self.notes, *closed, *filter(None, [self.unread])]
+        return self.closed > 0 and not is_http
 
     @property
     def notes(self) -> list[str]:

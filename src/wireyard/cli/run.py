@@ -49,7 +49,8 @@ DIR/files            one row a file of a capture: which frames are in it
 
 A run adds new files, reads changed ones again and replaces their rows, and continues those that
 have grown; other files of the lake stay as they are. It commits everything or nothing, even if it
-is killed. Rows in quarantine are reported and no error; bytes in no row are one (exit status 1).
+is killed. Rows in quarantine are reported and no error; bytes in no row are one (exit status 1),
+and so are packets that were cut off when they were captured, and TLS alone, without a key log.
 
 With --follow it runs until Ctrl-C: new files are read once they are complete, two seconds after
 their last change, growing captures and streams part by part. At the end everything is committed.

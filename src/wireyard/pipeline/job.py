@@ -104,8 +104,7 @@ def fill_lake(
         report.added = stage.read(whole, split_bytes)
     report.repaired = stage.repaired
     report.notes += stage.notes
-    is_nothing = stage.has_unknown and not any(each.ledger for each in report.added)
-    report.lost = stage.lost or is_nothing
+    report.lost = stage.lost
     changed = [each.source for each in report.added if each.source in lake.inputs]
     report.replaced = len(changed)
     if grown:

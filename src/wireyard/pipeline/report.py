@@ -51,7 +51,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     """Notes on inputs for the user: damage, streams of unknown format."""
     lost: bool = False
-    """Whether bytes of inputs are in no row: files are damaged, or no stream has a known format."""
+    """Whether bytes of inputs are in no row: files are damaged, packets were cut off when they were
+    captured, or nothing could be read."""
 
 
 def new_inputs(lake: Lake, found: Sequence[FoundInput]) -> tuple[list[FoundInput], list[str]]:

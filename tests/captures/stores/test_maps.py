@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,28 @@ def test_a_key_and_a_value_are_text_and_json() -> None:
 def test_an_object_of_another_class_is_its_name() -> None:
     found = contents_of(STREAM + text("Q:a") + b"s" + described(f"{CORE}Queue", 2))
     assert found.entry == Entry("Q:a", f'"{CORE}Queue"')
+
+
+NUMBER = b"r\0\x10java.lang.Number" + bytes.fromhex("86ac951d0b94e08b") + b"\2\0\0xp"
+DOUBLE = (
+    b"r\0\x10java.lang.Double" + bytes.fromhex("80b3c24a296bfb04") + b"\2\0\1D\0\5valuex" + NUMBER
+)
+DOUBLES = b"r\0\2[D" + bytes.fromhex("3ea68c14ab635a1e") + b"\2\0\0xp"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [("inf", "Infinity"), ("-inf", "-Infinity"), ("nan", "NaN"), ("1.5", 1.5)]
+)
+def test_numbers_that_json_lacks_are_text(value: str, shown: object) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    number = struct.pack(">d", float(value))
+    pair = b"u" + DOUBLES + (2).to_bytes(4, "big") + 2 * number
+    for data, expected in ((b"s" + DOUBLE + number, shown), (pair, [shown, shown])):
+        entry = contents_of(STREAM + text("Q:a") + data).entry
+        assert entry is not None
+        assert json.loads(entry.value, parse_constant=refuse) == expected
 
 
 def test_an_id_is_a_number() -> None:

@@ -11,6 +11,7 @@ as text and numbers; no class is loaded and no object created.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from wireyard.formats.message_id import MESSAGE_ID_CODES, message_id_text
 from wireyard.java.grammar import ClassDesc
 from wireyard.java.serial import Reader
 from wireyard.java.shapes import Parts, Shape, ShapeError
+from wireyard.java.text import double_text
 from wireyard.java.values import JavaError, JavaValue, Opaque, plain
 
 MAX_VALUE_CHARACTERS: Final = 1 << 20
@@ -74,7 +76,8 @@ def _text(section: Section, key: Any) -> str:
 def _json(section: Section, value: Any) -> str:
     pieces, size = [], 0
     try:
-        for piece in json.JSONEncoder(ensure_ascii=False, default=_shown).iterencode(value):
+        encoder = json.JSONEncoder(ensure_ascii=False, default=_shown)
+        for piece in encoder.iterencode(_finite(value)):
             pieces.append(piece)
             size += len(piece)
             if size > MAX_VALUE_CHARACTERS:
@@ -84,6 +87,19 @@ def _json(section: Section, value: Any) -> str:
         problem = "is a map whose keys are neither text nor numbers"
         raise section.fault(Malformed, "value", 0, problem, "bad_java") from None
     return "".join(pieces)
+
+
+def _finite(value: Any) -> Any:
+    """Return a plain value with text in the place of NaN and infinities, which JSON lacks."""
+    match value:
+        case float() if not math.isfinite(value):
+            return double_text(value)
+        case list():
+            return [_finite(item) for item in value]
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def _shown(value: Any) -> str:

@@ -75,7 +75,7 @@ class Job:
             if self.request.where and self.budget.taken == before and path != "-":
                 self._explain_nothing(path, named)
             exits.notes_on(path, (*found.notes, *found.closed, found.unread, found.damage))
-            if found.unread or found.damage:
+            if found.is_lossy(any_read=bool(found.readables)):
                 self.status = exits.DATA_LOST
         if self.matchless and all(self.matchless.values()):
             where, columns = " ".join(self.request.where), ",".join(self.request.columns or ())

@@ -114,7 +114,7 @@ class LiveReading:
                 f" the table of {next(iter(selections))}; --format {name} writes them"
             )
             self.job.status = exits.DATA_LOST
-        self._print_notes()
+        self._print_notes(any_read=bool(selections))
 
     def _flush(self) -> None:
         """Make all rows visible before reading waits."""
@@ -123,11 +123,11 @@ class LiveReading:
         sys.stdout.flush()
         sys.stdout.buffer.flush()
 
-    def _print_notes(self) -> None:
+    def _print_notes(self, *, any_read: bool) -> None:
         summary = self.following.summary()
         lost = (summary.unread, summary.damage)
         exits.notes_on(summary.name, (*summary.notes, *summary.closed, *lost))
-        if any(lost):
+        if summary.is_lossy(any_read=any_read):
             self.job.status = exits.DATA_LOST
 
 

@@ -136,7 +136,7 @@ class NoteResult:
     source: str
     message: str
     lost: bool = False
-    """Whether bytes of the source are in no row."""
+    """Whether bytes of the source are in no row, or were cut off when they were captured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,9 +93,12 @@ class BronzeStage:
         self.repaired = 0
         self.notes: list[str] = []
         self.lost = False
-        """Whether files are damaged, so that bytes of them are in no row."""
+        """Whether bytes of the inputs are in no row because files are damaged, or were cut off when
+        they were captured; or because nothing of them could be read."""
         self.has_unknown = False
         """Whether bytes of captures are of unknown format, and in no row."""
+        self._has_closed = False
+        """Whether bytes of captures are in TLS or WebSocket that was not opened."""
 
     def read(self, found: Sequence[FoundInput], split_bytes: int) -> list[Input]:
         """Stage the rows of inputs; return the inputs as they will be in the lake."""
@@ -139,12 +142,15 @@ class BronzeStage:
         files = self._write_ledgers(streams)
         for each in found:
             self._note(each.path, results[each.path])
-        return [
+        inputs = [
             _captured_input(each, results[each.path])
             if each.files
             else _bare_input(each, kept.get(each.path, []), ledgers[each.path], files)
             for each in found
         ]
+        is_unread = self.has_unknown or self._has_closed
+        self.lost = self.lost or (is_unread and not any(each.ledger for each in inputs))
+        return inputs
 
     def _note(self, path: str, results: Sequence[Result]) -> None:
         """Add the notes on an input; they do not depend on the number of its parts."""
@@ -152,6 +158,7 @@ class BronzeStage:
         left_out = LeftOut.total([each.counts for each in of_kind(LeftOutResult, results)])
         self.notes += [f"{path}: {note}" for note in (*notes, *left_out.lines())]
         self.has_unknown = self.has_unknown or left_out.unread is not None
+        self._has_closed = self._has_closed or left_out.has_closed
 
     def _read_misled(
         self, tasks: Sequence[Sequence[AnyPiece]], results: dict[str, list[Result]]

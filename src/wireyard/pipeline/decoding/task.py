@@ -237,7 +237,7 @@ class BronzeTask:
             if found.damage:
                 yield NoteResult(part.source, found.damage, lost=True)
             if found.frames_unread:
-                yield NoteResult(part.source, found.frames_unread)
+                yield NoteResult(part.source, found.frames_unread, lost=found.is_cut)
         if found.left_out is not None:
             yield LeftOutResult(part.source, part.part, found.left_out)
         if part.of > 1 and found.endpoints is not None and any(found.endpoints):
