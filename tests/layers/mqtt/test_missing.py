@@ -97,6 +97,7 @@ def test_a_message_that_was_under_way_before_passes_nothing() -> None:
         (("leave", "ping"), (), "undecided"),
         (("leave", "later"), (), "undecided"),
         (("later", "leave"), (), "not_kept"),
+        (("later", "leave", "later"), (), "not_kept"),
         (("leave", "ping"), ("t/+",), "not_kept"),
     ],
 )
@@ -110,14 +111,14 @@ def test_what_a_broker_had_not_sent_when_its_subscription_ended_is_not_owed(
     capture.end("sub")
     capture.message("pub", "t/1", b"missed", 1)
     capture.connect("sub", clean=False, present=True)
-    for show in shows:
+    for number, show in enumerate(shows):
         if show == "leave":
             capture.unsubscribe("sub", "t/1")
         elif show == "ping":
             capture.ping("sub")
         else:
-            capture.message("pub", "u", b"later", 1)
-            capture.hand("sub", "u", b"later", 1)
+            capture.message("pub", "u", b"later %d" % number, 1)
+            capture.hand("sub", "u", b"later %d" % number, 1)
     assert missed(capture) == verdict
 
 

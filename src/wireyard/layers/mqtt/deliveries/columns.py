@@ -624,7 +624,7 @@ class _Derivation:
         """Pass on the latest delivered message for each recipient, connection and QoS.
 
         So it is for all topics together, and for each topic on which the recipient has a missing
-        delivery, here or elsewhere.
+        delivery, here or elsewhere; each time up to every end of a subscription of the recipient.
         """
         places = np.flatnonzero(g.assigned != NONE)
         if not len(places):
@@ -643,6 +643,10 @@ class _Derivation:
         ordinal_of = np.array([ordinal[text] for text in ordinals], np.int64)
         keys = (name * len(endpoints.all) + endpoint_of[client]) * len(ordinal.all)
         keys = (keys + ordinal_of[stream]) * 3 + qos
+        subs = g.subs[g.subs[:, Subscription.LEAVING] != NONE].astype(np.int64)
+        ends = subs[:, Subscription.SERVED_AS] * len(of.by_rank) + subs[:, Subscription.LEAVING]
+        span = np.searchsorted(np.sort(ends), name * len(of.by_rank) + at, "right")
+        keys = dense_ids(keys, span)[0].astype(np.int64)
         entries = g.expected[missed[:, DeliveryRow.EXPECTED]]
         topics = g.messages[entries[:, Expected.MESSAGE], Message.TOPIC].astype(np.int64)
         pairs = np.unique(topics * len(of.names.all) + entries[:, Expected.NAME])

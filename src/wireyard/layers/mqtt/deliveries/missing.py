@@ -11,7 +11,8 @@ Rules of this file (errata M31 and M32):
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -62,7 +63,10 @@ class MissedDelivery(NamedTuple):
 
 
 class LatestDelivered(NamedTuple):
-    """The message sent last among those delivered on one connection at a QoS."""
+    """The message sent last among those delivered on one connection at a QoS.
+
+    There is one up to each end of a subscription of the recipient.
+    """
 
     topic: str | None
     """Its topic; None if it is the last among all topics."""
@@ -72,6 +76,11 @@ class LatestDelivered(NamedTuple):
     sent: Position
     at: Position
     """When it was delivered."""
+
+
+_OnConnection = tuple[str | None, tuple[str, str], int]
+"""Topic, connection and QoS of a `LatestDelivered`."""
+_AT: Final = attrgetter("at")
 
 
 class UnsubscribedDelivery(NamedTuple):
@@ -126,16 +135,17 @@ def explain(
 ) -> Iterator[Found]:
     """Yield the missed deliveries of one client or one group, with their verdicts.
 
-    All records are held.
+    All records are held; those of each kind are in the order of time.
     """
     held = list(records)
     connections = [one for one in held if isinstance(one, ConnectionRecord)]
     missed = [one for one in held if isinstance(one, MissedDelivery)]
-    latest: dict[tuple[str | None, tuple[str, str], int], LatestDelivered] = {}
+    latest: defaultdict[_OnConnection, list[LatestDelivered]] = defaultdict(list)
     for record in held:
         if isinstance(record, LatestDelivered):
-            key = record.topic, record.connection, record.qos
-            latest[key] = max(latest.get(key, record), record, key=attrgetter("sent"))
+            before = latest[record.topic, record.connection, record.qos]
+            if not before or before[-1].sent < record.sent:
+                before.append(record)
         elif isinstance(record, UnsubscribedDelivery) and _has_answered(connections, record):
             violation = violation_of(
                 *_UNSUBSCRIBED, record.client, False, record.at, record.message_key
@@ -194,7 +204,7 @@ class _Clients:
         self,
         connections: Sequence[ConnectionRecord],
         missed: Sequence[MissedDelivery],
-        latest: Mapping[tuple[str | None, tuple[str, str], int], LatestDelivered],
+        latest: Mapping[_OnConnection, Sequence[LatestDelivered]],
     ) -> None:
         self._records, self._latest = connections, latest
         ends = [(one.accepted, one.closed, one.until) for one in connections]
@@ -277,11 +287,11 @@ class _Clients:
         `qos` is the lowest QoS of its delivery, and `topic` its topic, None for any.
         """
         endpoint = connection.client.endpoint, connection.opened.stream.partition("#")[2]
-        latest = (self._latest.get((topic, endpoint, level)) for level in range(qos, 3))
-        return any(
-            one is not None
-            and confirmed < one.sent
-            and connection.opened < one.at
-            and all(end is None or one.at < end for end in (connection.closed, left))
-            for one in latest
-        )
+        ends = [end for end in (connection.closed, left) if end is not None]
+        for level in range(qos, 3):
+            of_level = self._latest.get((topic, endpoint, level), ())
+            count = bisect_left(of_level, min(ends), key=_AT) if ends else len(of_level)
+            last = of_level[count - 1] if count else None
+            if last is not None and confirmed < last.sent and connection.opened < last.at:
+                return True
+        return False
