@@ -1373,7 +1373,7 @@ class Following:
             row.get("will_payload") or b"", row.get("will_qos") or 0, bool(row.get("will_retain")),
             properties,
         )  # fmt: skip
-        message.deletes = not message.payload
+        message.deletes = not message.payload and connection.version != 2
         return Will(message, properties.get("will_delay_interval", 0))
 
     # --- PUBLISH and its acknowledgements ---------------------------------------------------------
@@ -1825,6 +1825,10 @@ class Retained:
         first = min(one.asked for one in newer)
         if any(one.accepted is not None and one.accepted < first for one in later):
             self._breaks("retained_stale", newer[-1], at, setter)
+            # M-49
+            name = attempt.client.name
+            self.expected = [one for one in self.expected if one[0].client.name != name]
+            self.firm = min(self.firm, len(self.expected))
         # M-74
         expires_s, taken = setter.properties.get("message_expiry_interval"), setter.taken
         if expires_s is None or taken is None or taken.ns is None or first.ns is None:
@@ -2288,6 +2292,12 @@ class Deliveries:
             is_old = accepted is not None and all(accepted < one.asked for one in own)
             if is_old and any(one.gets_values for one in own):
                 attempt.is_live = False
+                missing = _RULES["retained_missing"][0], name, message.sent.key
+                self.of.facts.violations = [
+                    found
+                    for found in self.of.facts.violations
+                    if (found[1], found[2].name, found[5]) != missing  # M-49
+                ]
                 self.of.breaks("retained_unmarked", own[-1], at, message)
 
     def _is_left(self, one: Subscription) -> bool:

@@ -13,7 +13,7 @@ from tests.layers.mqtt.recorded import capture_of, rows_of
 from tests.reference import mqtt
 from tests.reference.mqtt import sides_of
 from wireyard.layers.mqtt.deliveries import conversations, subscriptions
-from wireyard.layers.mqtt.deliveries.retained import attempt_record, keep_values
+from wireyard.layers.mqtt.deliveries.retained import MissingValue, attempt_record, keep_values
 from wireyard.layers.mqtt.packets import KnownStream, Packets, Part, new_secret, stream_numbers
 from wireyard.layers.mqtt.records import (
     Attempt,
@@ -161,7 +161,7 @@ def test_subscriptions_that_are_too_many_match_nothing(monkeypatch: pytest.Monke
 # --- values and conversations ---------------------------------------------------------------
 
 
-def values_of(records: Iterable[KeyedRecord]) -> list[Found | Attempt]:
+def values_of(records: Iterable[KeyedRecord]) -> list[Found | Attempt | MissingValue]:
     ordered = sorted(records, key=lambda note: note.order)
     return list(keep_values(note.record for note in ordered))
 

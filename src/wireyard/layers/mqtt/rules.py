@@ -132,7 +132,8 @@ _TABLE: Final = (
      "A message with RETAIN is the value of its topic from when the broker takes it over until"
      " the next one, or until it expires."),
     ("M-49", "3.3.1.3, E M29", "retained_missing",
-     "A broker may discard one that was published at QoS 0."),
+     "A broker may discard one that was published at QoS 0. One that came without RETAIN is not"
+     " missing, nor is one instead of which an older one came."),
     ("M-50", "3.8.4, E M28", "retained_qos",
      "By the page of 1999 it is sent at the QoS it was published with."),
     ("M-51", "3.3.1.3", "",

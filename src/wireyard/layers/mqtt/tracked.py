@@ -40,7 +40,7 @@ from wireyard.layers.mqtt.grids import (
     WillFate,
 )
 from wireyard.layers.mqtt.kernels.connections import SMALLEST_BYTES
-from wireyard.layers.mqtt.kernels.messages import RULE_NAMES
+from wireyard.layers.mqtt.kernels.messages import RULE_NAMES, WITHOUT_DELETION
 from wireyard.layers.mqtt.packets import Packets, hash_payloads
 from wireyard.layers.mqtt.rare import NO_LENGTH, RarePackets
 from wireyard.layers.mqtt.records import (
@@ -407,6 +407,7 @@ class _Results:
                 correlation_data=properties.get("correlation_data"),
                 accepted=self._at(row[grids.Will.ACCEPTED]),
                 released=self._at(row[grids.Will.RELEASED]),
+                is_lasting=connect["version_in_force"] == WITHOUT_DELETION,
             )
             one, other = content
             yield Will(message, (one, other), int(packets.file[number]), int(packets.row[number]))

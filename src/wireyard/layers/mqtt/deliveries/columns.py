@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
@@ -51,6 +52,7 @@ from wireyard.layers.mqtt.deliveries.missing_columns import (
 )
 from wireyard.layers.mqtt.deliveries.published import SENT
 from wireyard.layers.mqtt.deliveries.retained import (
+    MissingValue,
     attempt_record,
     broker_violations,
     keep_values,
@@ -199,12 +201,17 @@ class _Derivation:
         self._matching = _ByClient(topics.matching)
         self._results = Deliveries({}, [], Counter())
         self._rows: defaultdict[str, list[Any]] = defaultdict(list)
+        self._missing: defaultdict[tuple[str, str], list[MissingValue]] = defaultdict(list)
+        """By name of the client and message key."""
 
     def run(self) -> Deliveries:
         """Return the deliveries and all other results."""
         self._keep_values()
         self._converse()
         deliveries = self._deliver()
+        for one in chain.from_iterable(self._missing.values()):
+            rule = "retained_missing", one.subscribed, one.confirmed, one.message_key
+            self._collect(broker_violations(*rule))
         results = self._results
         results.tables = {name: [fact_table(name, rows)] for name, rows in self._rows.items()}
         results.tables.setdefault("deliveries", []).append(deliveries)
@@ -355,6 +362,9 @@ class _Derivation:
         for of_topic in keyed.values():
             of_topic.sort(key=attrgetter("order"))
             for result in keep_values(one.record for one in of_topic):
+                if isinstance(result, MissingValue):
+                    self._missing[result.subscribed.client.name, result.message_key].append(result)
+                    continue
                 if not isinstance(result, Attempt):
                     self._collect([result])
                     continue
@@ -538,6 +548,7 @@ class _Derivation:
                 )
                 if is_old and not value.deletes and any(one.gets_values for one in own):
                     delivered["is_live"][place] = 0
+                    self._missing.pop((client.name, value.sent.key), None)
                     self._collect(broker_violations("retained_unmarked", own[-1], at, key))
 
     def _expected(

@@ -124,6 +124,14 @@ class _ExpectedValue(NamedTuple):
     value: _Value
 
 
+class MissingValue(NamedTuple):
+    """An expected value that was not delivered with RETAIN."""
+
+    subscribed: Subscribed
+    confirmed: Position
+    message_key: str
+
+
 class InitialValues:
     """The retained values that new subscriptions to one topic should get.
 
@@ -235,6 +243,7 @@ class InitialValues:
             since = setter.replaced if keeps else setter.superseded
             asked = min(one.asked for one in newer)
             if since is not None and since < asked:
+                self._expected.get(name, []).clear()
                 yield from broker_violations("retained_stale", last, at, key)
             if setter.has_expired(asked):
                 yield from broker_violations("delivered_expired", last, at, key)
@@ -257,12 +266,11 @@ class InitialValues:
         value.live[name] += 1
         return True
 
-    def missing(self) -> Iterator[Fact]:
-        """Yield a violation for each expected value that was not delivered."""
+    def missing(self) -> Iterator[MissingValue]:
+        """Yield each expected value that was not delivered with RETAIN."""
         for expected in self._expected.values():
             for one in expected:
-                key = one.value.change.sent.key
-                yield from broker_violations("retained_missing", one.subscribed, one.confirmed, key)
+                yield MissingValue(one.subscribed, one.confirmed, one.value.change.sent.key)
 
 
 def broker_violations(
@@ -294,7 +302,7 @@ def attempt_record(attempt: Attempt) -> KeyedRecord:
 
 def keep_values(
     records: Iterator[Lost | ValueChange | PendingChange | Subscribed | Attempt],
-) -> Iterator[Found | Attempt]:
+) -> Iterator[Found | Attempt | MissingValue]:
     """Yield the values of a topic, and its delivery attempts with the message that set each value.
 
     A value may still be in flight when the next ones are set, but only the last `_LOOK_BACK` count.

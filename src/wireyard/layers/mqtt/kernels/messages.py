@@ -94,7 +94,8 @@ _REPEATED, _LOST_ACK, _DELIVERED, _RECEIVED, _RELEASED, _ACKNOWLEDGED, _REFUSED 
 )  # fmt: skip
 _ERROR: Final = 128
 _WITH_RETAIN_AS_PUBLISHED: Final = 5
-_WITHOUT_DELETION: Final = 2
+WITHOUT_DELETION: Final = 2
+"""The version of 1999, in which nothing deletes a retained value."""
 
 
 # --- violations -----------------------------------------------------------------------------
@@ -235,7 +236,7 @@ def _new_record(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> int
             status |= Status.SPARSE
             if t.connections[c, Connection.VERSION] == _WITH_RETAIN_AS_PUBLISHED:
                 status |= Status.MAY_BE_LIVE
-    elif t.connections[c, Connection.VERSION] == _WITHOUT_DELETION:
+    elif t.connections[c, Connection.VERSION] == WITHOUT_DELETION:
         status |= Status.LASTING
     row[Record.STATUS] = status
     return int(record)
