@@ -259,7 +259,7 @@ def test_facts_are_the_same_whatever_tasks_they_come_from(
         divided = module.DIVISION._replace(most_packets=0, most_here=0)
         monkeypatch.setattr(module, "DIVISION", divided)
     # Of one task all that there is, of several some clients and topics.
-    monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 1200 // tasks)
+    monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", 600 // tasks)
     monkeypatch.setattr(jmq_facts, "PARTITION_PACKETS", 1800 // tasks)
     found, notes = staged(lake, spark if on_spark else None)
     assert not notes and len(found["deliveries"]) > 100 and len(found["violations"]) > 0
@@ -306,7 +306,7 @@ def test_evidence_is_counted_where_packets_are_decoded(
     counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
-    for most in (mqtt_facts.MOST_PACKETS, 100):
+    for most in (mqtt_facts.MOST_PACKETS, 50):
         divide(monkeypatch, most)
         monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
         monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name, schema: None)

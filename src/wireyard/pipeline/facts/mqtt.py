@@ -76,7 +76,7 @@ MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
 UNDIVIDED: Final = 1 << 62
 """Count of a topic's packets that marks it as one whose messages must stay in one partition."""
-_HELD_BATCHES: Final = 8
+_HELD_BATCHES: Final = 16
 """Batches that are buffered before they are partitioned: about 150 bytes a packet."""
 _THREADS: Final = 8
 """Threads that read footers; they mostly wait for the storage."""
@@ -134,7 +134,7 @@ class _Shared:
     partitions: int
     """Number of partitions of clients."""
     files: Sequence[str]
-    """Files of packets, whose messages are parts of the last but one stage, after the topics."""
+    """Files of packets."""
     unknown: frozenset[Stream]
     """Streams of unknown direction."""
     divided: frozenset[str]
@@ -144,6 +144,11 @@ class _Shared:
     def topic_partitions(self) -> int:
         """Number of partitions of topics: more, as records of messages are larger than packets."""
         return 2 * self.partitions
+
+    @property
+    def file_groups(self) -> int:
+        """Number of groups of files whose messages a task writes: parts after those of topics."""
+        return min(len(self.files), self.topic_partitions)
 
     def partition(self, topic: str) -> int:
         """Return the partition of a topic; of a divided one the first."""
@@ -174,15 +179,15 @@ _Rest = list[tuple[str, Key, Order, RestRecord]]
 def _write_in_stages(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
     """Write the facts of some inputs, stage by stage; return the results."""
     shared = _share(runner, output, group)
-    files = len(shared.files)
+    parts = shared.topic_partitions + shared.file_groups
     rest = _KNOWN, _MESSAGES, _WILLS, _MARKS
     stages = [
         Stage((_PACKETS,), shared.partitions, partial(_track, shared=shared)),
         Stage((_CLIENTS,), 1, partial(_match, shared=shared)),
-        Stage(rest, shared.topic_partitions + files, partial(_write_rest, shared=shared)),
+        Stage(rest, parts, partial(_write_rest, shared=shared)),
         Stage((_CONNECTIONS, _RECORDS), 1, partial(_explain, shared=shared)),
     ]
-    return run_stages(runner, range(files), partial(_split, shared=shared), stages)
+    return run_stages(runner, range(len(shared.files)), partial(_split, shared=shared), stages)
 
 
 DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _write_in_stages)
@@ -192,7 +197,7 @@ def _share(runner: Runner, output: Output, group: Group) -> _Shared:
     """Partition the streams of a large input by client; return the arguments of tasks."""
     files, sources = _largest_first([path for _, path in group.files]), group.sources
     # Few partitions, because each task passes something on to each task of the next stage.
-    partitions = -(-group.packets // (MOST_PACKETS // 2))
+    partitions = -(-group.packets // MOST_PACKETS)
     footers = _footers_of(files)
     tasks = [(path, footer is None) for path, footer in zip(files, footers, strict=True)]
     topics, counted = Counter[str](), dict[str, pa.Table | None]()
@@ -316,7 +321,8 @@ def _track(given: PartInput, shared: _Shared) -> Outputs:
     for sent, delivered in messages:
         yield from pass_on(_MESSAGES, _by_topic(sent, delivered, shared))
         marked = marks_of(sent, clients.clients, (), clients.users)
-        of_files = split_rows(marked, marked["file"].to_numpy(), len(shared.files))
+        groups = marked["file"].to_numpy() % shared.file_groups
+        of_files = split_rows(marked, groups, shared.file_groups)
         yield from pass_on(_MARKS, ([table] for table in of_files), shared.topic_partitions)
     yield from write_tables(clients.tables.items(), shared.output)
     clients.tables.clear()
@@ -334,8 +340,8 @@ def _match(given: PartInput, shared: _Shared) -> Outputs:
     yield from _pass_known(matched, dict(zip(origins, counts, strict=False)), shared)
     senders = {will.message.client for will in matched.wills}
     users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
-    for number in range(len(shared.files)):
-        wills = [will for will in matched.wills if will.file == number]
+    for number in range(shared.file_groups):
+        wills = [will for will in matched.wills if will.file % shared.file_groups == number]
         part = shared.topic_partitions + number
         yield from pass_value(_WILLS, part, (wills, users), _Wills)
     yield from pass_value(_CONNECTIONS, 0, matched.connections, _Connections)
@@ -362,7 +368,7 @@ def _pass_known(matched: Matched, firsts: dict[int, int], shared: _Shared) -> Ou
 
 
 def _write_rest(given: PartInput, shared: _Shared) -> Outputs:
-    """Write the deliveries of some topics, or the messages of a file."""
+    """Write the deliveries of some topics, or the messages of some files."""
     number = given.part - shared.topic_partitions
     if number < 0:
         yield from _deliver(given.inbox, shared)
@@ -371,13 +377,20 @@ def _write_rest(given: PartInput, shared: _Shared) -> Outputs:
 
 
 def _write_messages(inbox: Inbox, number: int, shared: _Shared) -> Results:
-    """Write the messages among the packets of a file."""
+    """Write the messages among the packets of a group of files."""
     ((wills, users),) = values_of(inbox, _WILLS, _Wills)
     parts = [table for passed in inbox.get(_MARKS, ()) for table in passed.tables]
     marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), wills, users)])
-    packets = partial(read_batches, shared.files[number])
-    messages = messages_of(packets, marked, shared.unknown)
-    yield from write_tables((("messages", table) for table in messages), shared.output)
+    messages = (
+        ("messages", table)
+        for file in range(number, len(shared.files), shared.file_groups)
+        for table in messages_of(
+            partial(read_batches, shared.files[file]),
+            marked.filter(pc.equal(marked["file"], file)),
+            shared.unknown,
+        )
+    )
+    yield from write_tables(messages, shared.output)
 
 
 def _deliver(inbox: Inbox, shared: _Shared) -> Outputs:

@@ -17,8 +17,8 @@ from wireyard.layers.mqtt.grids import NO_TIME, NONE, Flag, Packet, Record, Stat
 from wireyard.layers.mqtt.packets import Packets
 from wireyard.layers.mqtt.tracked import Tracked, extra_of
 
-_AT_ONCE: Final = 1 << 17
-"""Messages in a batch."""
+_AT_ONCE: Final = 1 << 19
+"""Messages in a batch: about 200 bytes each."""
 _ORDER: Final = (
     ("reached_ns", pa.int64()), ("reached_frame", pa.int64()), ("stream", pa.int32()),
     ("offset", pa.int64()),
