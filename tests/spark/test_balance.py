@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from wireyard.arrays import Ints
-from wireyard.captures.stream_table import CAPTURED_FACTS, STREAMS
+from wireyard.captures.stream_table import STREAMS
 from wireyard.errors import LedgerError
 from wireyard.lake.ledgers import LedgerSum, ledger_table, streams_table
 from wireyard.pipeline.decoding.balance import count_rows, make_ledger, make_ledgers
@@ -18,6 +18,8 @@ LENGTHS = np.array([4, 6, 2, 5, 6, 3, 1])
 STATUS = ["ok", "malformed", "garbage", "ok", "ok", "gap", "tail"]
 BOUNDS = np.array([0, 3, 4, 7])
 SIZES = np.array([12, 5, 10])
+STATED = {"sliced": True}
+TIME = STREAMS.field("first_at").type
 
 
 def batch(offsets: Ints = OFFSETS) -> pa.RecordBatch:
@@ -25,21 +27,23 @@ def batch(offsets: Ints = OFFSETS) -> pa.RecordBatch:
 
 
 def described() -> pa.Table:
-    facts = pa.schema([STREAMS.field(name) for name in ("stream", *CAPTURED_FACTS, "sliced")])
-    rows = [{"stream": name, "src_port": 1, "sliced": name == "b"} for name in "abc"]
-    return pa.Table.from_pylist(rows, facts)
+    counted = {"source", "format", "bytes_read", "bytes_gap", *STATED}
+    facts = [each for each in STREAMS if each.name not in counted and each.type != TIME]
+    return pa.Table.from_pylist(
+        [{"stream": name, "src_port": 1} for name in "abc"], pa.schema(facts)
+    )
 
 
 def test_ledgers_of_a_bundle_are_those_of_its_streams() -> None:
     counts = count_rows(batch(), BOUNDS)
-    made = make_ledgers("x", "mqtt", described(), counts, SIZES)
+    made = make_ledgers("x", "mqtt", described(), STATED, counts, SIZES)
     facts = described().to_pylist()
     ledgers = []
     for number, size in enumerate(SIZES.tolist()):
         rows = StreamRows("mqtt", first=0)
         rows.add(counts.of_stream(number))
         name = facts[number].pop("stream")
-        ledgers.append(make_ledger("x", name, [rows], size, facts[number]))
+        ledgers.append(make_ledger("x", name, [rows], size, {**facts[number], **STATED}))
     assert made.streams.equals(streams_table(ledgers))
     assert made.ledger.equals(ledger_table(ledgers))
     assert made.total == LedgerSum.total(map(LedgerSum.of, ledgers))
@@ -60,7 +64,7 @@ def test_a_byte_in_no_row_or_in_two_is_an_error(
 ) -> None:
     counts = count_rows(batch(np.array(offsets)), BOUNDS)
     with pytest.raises(LedgerError, match=problem):
-        make_ledgers("x", "mqtt", described(), counts, np.array(sizes))
+        make_ledgers("x", "mqtt", described(), STATED, counts, np.array(sizes))
 
 
 def test_rows_of_a_later_batch_follow_those_before() -> None:

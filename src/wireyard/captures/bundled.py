@@ -128,7 +128,7 @@ class BundledStreams(StreamBundle):
         return [self._alone(int(self.rows[owner])) for owner in owners]
 
     def describe(self, block: Block | None = None) -> pa.Table:
-        """Return the names of the streams, and their columns `CAPTURED_FACTS`.
+        """Return the names of the streams, and their columns of `describe_stream`.
 
         Only those in one of its blocks, if it is given.
         """

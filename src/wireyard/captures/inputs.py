@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
 from wireyard.arrays import Bytes
 from wireyard.captures.records import describe_damage
-from wireyard.captures.signatures import PCAPNG, SLICE_HEAD_BYTES, is_capture, is_slice
+from wireyard.captures.signatures import PCAPNG, STATED_BYTES, is_capture, stated_columns
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
@@ -78,8 +78,8 @@ class Input:
     """The endpoints of a part of a capture."""
     left_out: LeftOut | None = None
     """Counts of the streams of a capture that are in no row."""
-    sliced: bool = False
-    """Whether a file says that it is a slice of a capture (`files.slicing`)."""
+    stated: Mapping[str, Any] = field(default_factory=dict)
+    """The columns of the table ``streams`` that a capture states itself."""
     is_cut: bool = False
     """Whether packets were cut off when they were captured (snaplen)."""
 
@@ -283,6 +283,7 @@ def open_captures(
     rules = [parse_decode_as(text) for text in decode_as]
     share = None if part is None else Share(*part, PORT_MAPPER_PORT)
     files: Iterable[Bytes]
+    heads: Iterable[bytes]
     if index and share is not None:
         from wireyard.captures.index import read_indexed
 
@@ -290,11 +291,11 @@ def open_captures(
         capture = read_indexed(paths, index, share)
         # Key logs may be in any page of a file, not only in those with packets of the share.
         files = _with_secrets(paths)
-        sliced = any(is_slice(_head_of(path)) for path in paths)
+        heads = map(_head_of, paths)
     else:
         capture = read_captures(sources, share=share)
         files = capture.files
-        sliced = any(is_slice(data[:SLICE_HEAD_BYTES].tobytes()) for data in files)
+        heads = (data[:STATED_BYTES].tobytes() for data in files)
     keys = read_key_logs(keylog, lambda: embedded_secrets(files))
     is_shared = share is not None and share.of > 1
     formats = find_formats(capture, rules, named, keys, opened, shared=is_shared)
@@ -339,7 +340,7 @@ def open_captures(
         if share is None
         else PartEndpoints(formats.evidence.opened, formats.undecided(capture.table)),
         left_out,
-        sliced,
+        stated_columns(heads),
         capture.cut.packets > 0,
     )
 
@@ -347,8 +348,8 @@ def open_captures(
 def _head_of(path: str) -> bytes:
     from wireyard.streams.mapped import map_bytes
 
-    head = map_bytes(path, 0, SLICE_HEAD_BYTES)
-    return b"" if head is None else head[:SLICE_HEAD_BYTES].tobytes()
+    head = map_bytes(path, 0, STATED_BYTES)
+    return b"" if head is None else head[:STATED_BYTES].tobytes()
 
 
 def _with_secrets(paths: Iterable[str]) -> Iterator[Bytes]:

@@ -6,7 +6,9 @@ The modules that open carriers are only imported when one is detected.
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 # --- capture files --------------------------------------------------------------------------
 
@@ -30,15 +32,33 @@ SLICE_COMMENT: Final = b"a slice, made by wireyard"
 SLICE_MARK: Final = b"WYSL"
 """The same in a field of a pcap file's header that readers ignore, `SLICE_MARK_AT`."""
 SLICE_MARK_AT: Final = 12
-SLICE_HEAD_BYTES: Final = 1 << 10
-"""First bytes of a file that may say so."""
+STATED_BYTES: Final = 1 << 10
+"""First bytes of a capture file that are read for what it states (`STATED`)."""
 
 
 def is_slice(head: bytes) -> bool:
     """Return whether a capture file says that it has only some packets of a capture."""
     if head[:4] == PCAPNG:
-        return SLICE_COMMENT in head[:SLICE_HEAD_BYTES]
+        return SLICE_COMMENT in head[:STATED_BYTES]
     return head[:4] in _PCAP and head[SLICE_MARK_AT:].startswith(SLICE_MARK)
+
+
+STATED: Final = MappingProxyType({"sliced": is_slice})
+"""The columns of the table ``streams`` that a capture file states itself: what a column is, given
+the first bytes of the file."""
+
+
+def stated_columns(
+    heads: Iterable[bytes], before: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the columns `STATED` of a capture: each as the first file has it that states it.
+
+    `heads` are the first bytes of its files, and `before` the columns of the files before them.
+    """
+    columns = {name: before.get(name) for name in STATED}
+    for head in heads:
+        columns = {name: value or STATED[name](head) for name, value in columns.items()}
+    return columns
 
 
 def is_capture(head: bytes) -> bool:

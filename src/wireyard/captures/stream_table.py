@@ -48,22 +48,6 @@ STREAMS: Final = pa.schema(
 direction, which has no row here if it has no bytes; `sliced`: whether the capture says that it is a
 slice of another one; `ended`: ``fin``, ``rst``, or null where it shows no end."""
 _TIMELESS: Final = [field for field in STREAMS if field.type != _TIME]
-CAPTURED_FACTS: Final = (
-    "transport",
-    "src_addr",
-    "src_port",
-    "dst_addr",
-    "dst_port",
-    "opened",
-    "begun",
-    "paired",
-    "ended",
-    "ended_ns",
-    "ended_frame",
-    "first_ns",
-    "last_ns",
-)
-"""Columns of streams in captures; null for other streams."""
 LEDGER: Final = (
     "bytes_read",
     "bytes_ok",

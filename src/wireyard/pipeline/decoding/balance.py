@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Ints
-from wireyard.captures.stream_table import LEDGER, LEDGER_TABLE, with_timestamps
+from wireyard.captures.stream_table import LEDGER, LEDGER_TABLE, STREAMS, with_timestamps
 from wireyard.errors import LedgerError
 from wireyard.lake.ledgers import LedgerSum, StreamLedger
 from wireyard.pipeline.decoding.results import StreamRows
@@ -113,13 +113,18 @@ class BundleLedgers(NamedTuple):
 
 
 def make_ledgers(
-    source: str, format: str, described: pa.Table, rows: RowCounts, read: Ints
+    source: str,
+    format: str,
+    described: pa.Table,
+    stated: Mapping[str, Any],
+    rows: RowCounts,
+    read: Ints,
 ) -> BundleLedgers:
     """Return the ledgers of several streams of one format, as `make_ledger` would.
 
-    `described` has their names, their columns `CAPTURED_FACTS`, and `sliced`; `rows` the counts of
-    all their rows, and `read` the number of bytes of each, gaps included. A `LedgerError` is raised
-    if a byte is in no row, or in two.
+    `described` has their names and columns of `describe_stream`, `stated` the columns that are the
+    same in all of the capture; `rows` the counts of all their rows, and `read` the number of bytes
+    of each, gaps included. A `LedgerError` is raised if a byte is in no row, or in two.
     """
     counts = rows.counts
     counted = sum(counts[name] for name in counts if name.startswith("bytes_"))
@@ -134,6 +139,9 @@ def make_ledgers(
     is_bad = columns["bytes_ok"] != columns["bytes_read"]
     sources, formats = (repeat_texts([text], [len(read)]) for text in (source, format))
     streams = described.append_column("source", sources).append_column("format", formats)
+    for name, value in stated.items():
+        column = pa.repeat(pa.scalar(value, STREAMS.field(name).type), len(read))
+        streams = streams.append_column(name, column)
     streams = streams.append_column("bytes_read", pa.array(columns["bytes_read"]))
     streams = streams.append_column("bytes_gap", pa.array(gaps))
     names = {"source": sources, "stream": described["stream"]}

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 import numpy as np
@@ -252,13 +252,13 @@ class BronzeTask:
                 rows = StreamRows(format.label, first=0)
                 for opened, block, counts in blocks:
                     if isinstance(opened, BundledStreams):
-                        ours = part.source, found.sliced, format, opened, block
+                        ours = part.source, found.stated, format, opened, block
                         self._close_bundled(*ours, counts, sums)
                     else:  # it may have several blocks
                         rows.add(counts.of_stream(0))
                 if isinstance(opened, CapturedStream):
                     content = opened.captured
-                    facts = {**describe_stream(content), "sliced": found.sliced}
+                    facts = {**describe_stream(content), **found.stated}
                     ledger = make_ledger(part.source, content.name, [rows], content.size, facts)
                     self._close_stream(ledger, sums)
         yield from self._results_of(part, sums, tables)
@@ -320,7 +320,7 @@ class BronzeTask:
     def _close_bundled(
         self,
         source: str,
-        sliced: bool,
+        stated: Mapping[str, Any],
         format: Format,
         bundle: BundledStreams,
         block: Block,
@@ -330,8 +330,7 @@ class BronzeTask:
         """Write the ledgers of the streams in a block of a bundle, as `_close_stream` does."""
         self._write_ledgers()
         described, sizes = bundle.describe(block), bundle.sizes_in(block)
-        described = described.append_column("sliced", pa.array(np.full(len(sizes), sliced)))
-        made = make_ledgers(source, format.label, described, counts, sizes)
+        made = make_ledgers(source, format.label, described, stated, counts, sizes)
         self._write_tables(made.streams, made.ledger)
         sums[format.label] = LedgerSum.total([sums.get(format.label, LedgerSum()), made.total])
 

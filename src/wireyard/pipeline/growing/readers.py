@@ -11,7 +11,7 @@ from wireyard.captures.detection.assignment import parse_decode_as
 from wireyard.captures.live.capture import LiveCapture
 from wireyard.captures.live.following import BareStream
 from wireyard.captures.live.growing import GrowingCapture
-from wireyard.captures.signatures import PCAPNG, is_slice
+from wireyard.captures.signatures import PCAPNG, STATED, stated_columns
 from wireyard.pipeline.growing.sources import GrowingFiles
 from wireyard.streams.blocks import Grown
 from wireyard.streams.framer import Framer
@@ -40,8 +40,7 @@ class CaptureReader:
         limit = settings.max_packet_bytes
         capture = LiveCapture(files.source, named, rules, keys, limit, describes=True)
         self._growing = GrowingCapture(capture)
-        self._sliced = False
-        """Whether a file says that it is a slice of a capture."""
+        self._stated = stated_columns(())
 
     def _bytes_before(self) -> Iterator[Any]:
         """Yield the bytes that were read before a restore, of files that may hold secrets."""
@@ -54,7 +53,7 @@ class CaptureReader:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from the state of another reader."""
-        self._sliced = bool(state["sliced"])
+        self._stated = {name: state[name] for name in STATED}
         self._growing.restore(state)
         self._restored = True
 
@@ -72,15 +71,15 @@ class CaptureReader:
 
     def describe_streams(self) -> tuple[Mapping[str, Mapping[str, Any]], set[str]]:
         """Return new descriptions of streams since the last call, and which streams have ended."""
-        self._sliced = self._sliced or is_slice(self._files.head())
-        ended, more = dict(self._growing.capture.take_ended()), {"sliced": self._sliced}
+        self._stated = stated_columns([self._files.head()], self._stated)
+        ended = dict(self._growing.capture.take_ended())
         found = {**ended, **dict(self._growing.capture.describe())}
-        return {name: {**each, **more} for name, each in found.items()}, {*ended}
+        return {name: {**each, **self._stated} for name, each in found.items()}, {*ended}
 
     def state(self) -> dict[str, Any] | None:
         """Return the state from which another reader continues; None if it must start over."""
         state = self._growing.state()
-        return None if state is None else {**state, "sliced": self._sliced}
+        return None if state is None else {**state, **self._stated}
 
     def notes(self) -> list[str]:
         """Return notes for the user at the end of the input."""
