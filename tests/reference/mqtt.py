@@ -1223,9 +1223,8 @@ class Following:
             connection.end_reason = properties.get("reason_string")
         end = "dropped" if keeps_will else "disconnected"
         self._close(session, at, "client" if up else "server", end)
-        if up:  # The broker reads in order, so it has read all before.
-            for message in connection.unread:
-                message.accepted = at
+        if up:
+            self._accept_before(connection, at, at)
 
     def _close(
         self, session: Session, at: At, ended_by: str | None, end: str, until: At | None = None
@@ -1540,6 +1539,10 @@ class Following:
         if not flows.is_full and (flows.freed is None or flows.freed < request):
             connection.answered_open = max(connection.answered_open or request, request)
             self._confirm(connection, request, answer)
+        self._accept_before(connection, request, answer)
+
+    @staticmethod
+    def _accept_before(connection: Connection, request: At, answer: At) -> None:
         for message in connection.unread:
             if message.sent < request:
                 message.accepted = answer

@@ -106,7 +106,8 @@ _TABLE: Final = (
     ("M-37", "3.3.4", "subscription_identifier", ""),
     ("M-38", "4.6, 4.2", "",
      "A broker reads a connection in order, so an answer to a request shows that it has read,"
-     " and accepted, all before the request."),
+     " and accepted, all before the request. The client's DISCONNECT shows it of its messages at"
+     " QoS 0."),
     ("M-39", "E M29", "",
      "The broker has sent the retained values of a subscription by its answer to a later"
      " request, unless the window may have been full since that."),

@@ -174,7 +174,7 @@ def window_of(t: Any, d: int) -> int:
 
 @inlined
 def accept_before(t: Any, c: int, request: int, answer: int) -> None:
-    """Mark the messages at QoS 0 before a request as accepted: the broker reads in order."""
+    """Mark the messages at QoS 0 before a request, or a DISCONNECT, as accepted (M-38)."""
     record = t.connections[c, Connection.UNREAD_FIRST]
     while record != NONE and t.records[record, Record.PACKET] < request:
         t.records[record, Record.ACCEPTED] = answer
