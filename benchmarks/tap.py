@@ -1,5 +1,6 @@
 """Benchmark: what `wireyard tap` adds to a connection to mosquitto, in turns with a direct one.
 
+Beside them is the least that any process in between costs: two threads that read and write.
 ``python -m benchmarks.tap`` prints the tables of docs/benchmarks.md. Processor time is that of the
 proxy; on a machine with other work it is worth more than rates.
 """
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import Process
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +63,35 @@ def tap(port: int, *words: str) -> Iterator[tuple[int, int]]:
             yield int(line.split()[2].rpartition(":")[2]), process.pid
         finally:
             process.terminate()
+
+
+@contextmanager
+def forwarder(port: int) -> Iterator[tuple[int, int]]:
+    """Run the simplest process that passes bytes on; yields its port and number."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        process = Process(target=forward, args=(server, port), daemon=True)
+        process.start()
+        own: int = server.getsockname()[1]
+        try:
+            yield own, process.pid or 0
+        finally:
+            process.kill()
+
+
+def forward(server: socket.socket, port: int) -> None:
+    """Pass bytes on, with two threads that wait for each connection."""
+
+    def run(source: socket.socket, sink: socket.socket) -> None:
+        room = memoryview(bytearray(256 << 10))
+        while count := source.recv_into(room):
+            sink.sendall(room[:count])
+        sink.shutdown(socket.SHUT_WR)
+
+    while True:
+        ends = server.accept()[0], socket.create_connection((LOOPBACK, port))
+        for one, other in (ends, ends[::-1]):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=run, args=(one, other)).start()
 
 
 def connect(port: int, client_id: str) -> socket.socket:
@@ -166,8 +197,9 @@ def main() -> None:
     _through(10)
     with tempfile.TemporaryDirectory() as name, mosquitto(Path(name)) as port:
         record = ("--record", f"{name}/record", "--rotate-mb", "0")
-        with tap(port) as plain, tap(port, *record) as recorded:
-            ways = {"direct": (port, 0), "proxy": plain, "proxy, --record": recorded}
+        with tap(port) as plain, tap(port, *record) as recorded, forwarder(port) as least:
+            ways = {"direct": (port, 0), "two threads": least, "proxy": plain,
+                    "proxy, --record": recorded}  # fmt: skip
             show("processes that wanted a core before", (f"{os.getloadavg()[0]:.1f}",))
             memory = [resident_mb(recorded[1])]
             show("PUBLISH to PUBACK, us", ("median", "99th percentile"))

@@ -34,6 +34,7 @@ from wireyard.tap.packets import (
 
 MAX_UNSENT_BYTES: Final = 256 << 10
 """Bytes for one side, from which on nothing more is read from the other."""
+_MAX_READ_BYTES: Final = 256 << 10
 _MAX_FAULTED_BYTES: Final = 10 << 20
 """Largest packet that a rule applies to: it is held until it is whole."""
 _MAX_OBSERVED_BYTES: Final = 64 << 10
@@ -114,10 +115,13 @@ class Connection:
             self.passing.ended(self)
 
 
-class Side(asyncio.Protocol):
+class Side(asyncio.BufferedProtocol):
     """One socket of a connection, and what arrives on it for the other."""
 
     other: Side
+    _room: Final = memoryview(bytearray(_MAX_READ_BYTES))
+    """What was read last, of all sockets: a new object of this size for each read takes longer
+    than all else that is done with a packet."""
 
     def __init__(self, connection: Connection, is_client: bool) -> None:
         self.is_client = is_client
@@ -224,8 +228,13 @@ class Side(asyncio.Protocol):
 
     # --- what arrives ---------------------------------------------------------------------
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next bytes are read into."""
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
         """Pass bytes on."""
+        data = bytes(self._room[:nbytes])
         if self._answer is not None:
             answer = self._answer.add(data)
             if answer is None:
