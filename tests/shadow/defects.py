@@ -16,10 +16,11 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from tests.shadow.scenario import Defect, JmsDefect, JmsScenario, Scenario
+from tests.shadow.scenario import Defect, JmsDefect, JmsScenario, Scenario, Touched
 from wireyard import jmq, mqtt
-from wireyard.answers import open_tables
+from wireyard.answers import Tables, open_tables
 from wireyard.formats.jmq.layout import FLAGS
+from wireyard.formats.jmq.packet import decode
 from wireyard.formats.mqtt.control import Packet
 from wireyard.shadow import differences
 
@@ -38,6 +39,15 @@ def to(client: str, kind: type[Packet], **fields: object) -> Callable[[str, Pack
     )
 
 
+def shown(packet: Any) -> Touched:
+    """Return what a difference shows of a packet: instead of CONNACK the CONNECT before it."""
+    if isinstance(packet, jmq.Packet):
+        return Touched("TEXT_MESSAGE", packet.destination, packet.body)
+    if isinstance(packet, mqtt.Publish):
+        return Touched("PUBLISH", packet.topic, packet.payload)
+    return Touched("SUBACK" if isinstance(packet, mqtt.SubAck) else "CONNECT")
+
+
 news = partial(to, "display", mqtt.Publish, topic="shop/1")
 
 
@@ -51,7 +61,9 @@ class Planted:
         self._left -= self._is_meant(client, packet)
         if self._left or not self._is_meant(client, packet):
             return (packet,)
-        return self._change(packet)
+        changed = self._change(packet)
+        scenario.touched.update(map(shown, (packet, *changed)))
+        return changed
 
 
 class Swapped:
@@ -69,6 +81,8 @@ class Swapped:
             self._held = (packet,)
             return ()
         held, self._held = self._held, ()
+        if held:
+            scenario.touched.add(shown(packet))
         return packet, *held
 
 
@@ -90,9 +104,11 @@ def nothing(packet: Packet) -> Sequence[Packet]:
 
 def late(dice: Random) -> Defect:
     """Send all messages of a topic 50 ms later."""
-    is_meant = to("display", mqtt.Publish, topic=dice.choice(["shop/1", "shop/2"]))
+    topic = dice.choice(["shop/1", "shop/2"])
+    is_meant = to("display", mqtt.Publish, topic=topic)
 
     def wait(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
+        scenario.touched.add(Touched("PUBLISH", topic))
         scenario.wait(0.05 * is_meant(client, packet))
         return (packet,)
 
@@ -104,7 +120,9 @@ def late_will(dice: Random) -> Defect:
     is_meant = to("display", mqtt.Publish, topic=f"gone/{dice.randrange(3)}")
 
     def wait(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
-        scenario.wait(is_meant(client, packet))
+        if is_meant(client, packet):
+            scenario.touched.add(shown(packet))
+            scenario.wait(1)
         return (packet,)
 
     return wait
@@ -117,13 +135,14 @@ def forgetful(dice: Random) -> Defect:
     def forget(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
         if not news_of(scenario, client, packet):
             scenario.forget("sleeper")
+            scenario.touched = {Touched("CONNECT")}
         return (packet,)
 
     return forget
 
 
 def same_priority(dice: Random) -> JmsDefect:
-    """Take a message for one of the next lower priority."""
+    """Take messages for ones of the next lower priority, which were sent before them."""
     wanted = dice.randint(1, 9)
 
     def plant(scenario: JmsScenario) -> None:
@@ -131,6 +150,8 @@ def same_priority(dice: Random) -> JmsDefect:
         publish = router.publish
 
         def lowered(message: Any, *place: Any) -> Any:
+            if message.priority == wanted - 1:
+                scenario.touched.add(shown(decode(message.packet)))
             message.priority -= message.priority == wanted
             return publish(message, *place)
 
@@ -145,40 +166,54 @@ def changing_again(change: Callable[[jmq.Packet], jmq.Packet]) -> Callable[[Rand
     def make(dice: Random) -> JmsDefect:
         left = dice.randint(1, 3)
 
-        def changed(packet: jmq.Packet) -> jmq.Packet:
-            nonlocal left
-            left -= "R" in packet.flags
-            return change(packet) if "R" in packet.flags and not left else packet
+        def plant(scenario: JmsScenario) -> None:
+            def changed(packet: jmq.Packet) -> jmq.Packet:
+                nonlocal left
+                left -= "R" in packet.flags
+                if left or "R" not in packet.flags:
+                    return packet
+                scenario.touched.update(map(shown, (packet, change(packet))))
+                return change(packet)
 
-        return lambda scenario: setattr(scenario, "change", changed)
+            scenario.change = changed
+
+        return plant
 
     return make
 
 
 def expired(dice: Random) -> JmsDefect:
     """Deliver a message that has expired."""
-    wanted = dice.randrange(3)
+    wanted = b"short %d" % dice.randrange(3)
 
     def plant(scenario: JmsScenario) -> None:
+        scenario.touched.add(Touched("TEXT_MESSAGE", "stock", wanted))
         router: Any = scenario.broker.core.router
         is_expired = router.is_expired
         router.is_expired = lambda message: (
-            is_expired(message) and not message.packet.endswith(b"short %d" % wanted)
+            is_expired(message) and not message.packet.endswith(wanted)
         )
 
     return plant
 
 
+class Lost(NamedTuple):
+    """What a defect also loses: every delivery to a client of a topic, so many of some rounds."""
+
+    client: str
+    topic: str
+    count: Callable[[int], int]
+
+
 class Row(NamedTuple):
-    """A defect."""
+    """A defect, and the difference that it is: one, or with `is_each` one for each packet."""
 
     make: Callable[[Random], Any]
     kind: str
-    """The class of its differences."""
     breaks: str
     is_jms: bool = False
-    also: str = ""
-    """A class that follows from it."""
+    is_each: bool = False
+    also: Lost | None = None
     rule: str | None = None
 
 
@@ -190,11 +225,13 @@ DEFECTS = {
     "clear a retained value": Row(
         changing(to("late", mqtt.Publish, retain=True), nothing, most=3), "retained", "neither"),
     "wrong QoS": Row(changing(news(qos=1), to_other(qos=0, packet_id=None)), "QoS", "neither"),
-    "forget a session": Row(forgetful, "session present", "neither", also="missing"),
+    # Every second message is of QoS 1, and waits for the client who is away from the fourth on.
+    "forget a session": Row(forgetful, "session present", "neither",
+                            also=Lost("sleeper", "shop/2", lambda rounds: rounds // 2 - 2)),
     "will late by 1 s": Row(late_will, "latency", "neither"),
     "50 ms on one topic": Row(late, "latency", "neither"),
     "drop a property": Row(changing(news(), to_other(properties=())), "property", "neither"),
-    "priority order": Row(same_priority, "order", "neither", is_jms=True),
+    "priority order": Row(same_priority, "order", "neither", is_jms=True, is_each=True),
     "lost redelivered flag": Row(
         changing_again(lambda one: replace(one, bit_flags=one.bit_flags & ~FLAGS["R"])),
         "property", "neither", is_jms=True),
@@ -222,42 +259,70 @@ DEFECTS = {
 """The first twelve are those that are planted by three seeds."""
 
 
-def record(row: Row | None, seed: int, path: Path, is_jms: bool, rounds: int = ROUNDS) -> Path:
-    """Record a scenario, with a defect if there is one."""
+def record(
+    row: Row | None, seed: int, path: Path, is_jms: bool, rounds: int = ROUNDS
+) -> set[Touched]:
+    """Record a scenario, with a defect if there is one; return the packets that it is about."""
     kind: type[Scenario | JmsScenario] = JmsScenario if is_jms else Scenario
     began = 1_700_000_000.0 + 12_345 * seed
     more = {} if row is None else {"defect": row.make(Random(seed))}
-    kind(path, began=began, **more).run(rounds)
-    return path
+    scenario = kind(path, began=began, **more)
+    scenario.run(rounds)
+    return scenario.touched
 
 
-def check(row: Row, sound: Path, path: Path) -> Counter[str]:
+def check(
+    row: Row, touched: set[Touched], sound: Path, path: Path, rounds: int = ROUNDS
+) -> Counter[str]:
     """Compare a scenario with the one without its defect; return how many rows it has by class."""
     with open_tables([str(sound)]) as a, open_tables([str(path)]) as b:
         found = differences(a, b)
+        frames = [_packets(tables, row.is_jms) for tables in (a, b)]
     kinds = Counter(each.difference for each in found)
-    assert row.kind in kinds and set(kinds) <= {row.kind, row.also}, kinds
+    expected = Counter({row.kind: len(touched) if row.is_each else 1})
+    if row.also is not None:
+        expected["missing"] += row.also.count(rounds)
+    assert kinds == expected, kinds
     for each in found:
         assert each.a_frame is not None and each.a_source == str(sound)
         assert each.b_frame is not None and each.b_source == str(path)
         assert (each.breaks == "neither") == (each.text is None)
         assert each.text is None or each.text != each.rule
+        about = {*touched, Touched("CONNECT")} if row.kind == "will" else touched
         if each.difference == row.kind:
             assert (each.breaks, each.rule) == (row.breaks, row.rule)
+        else:
+            assert row.also is not None and each.client == row.also.client
+            about = {Touched("PUBLISH", row.also.topic)}
+        for packets, frame in zip(frames, (each.a_frame, each.b_frame), strict=True):
+            assert any(_is_of(packets[frame], one) for one in about), (each, packets[frame])
     return kinds
+
+
+def _packets(tables: Tables, is_jms: bool) -> dict[int, Touched]:
+    """Return the packets of a recording by frame: each has one of its own."""
+    columns = "destination, body FROM packets_jmq" if is_jms else "topic, payload FROM packets_mqtt"
+    rows = tables.rows(f"SELECT frame, packet_type_name, {columns}")
+    return {frame: Touched(*values) for frame, *values in (row.values() for row in rows)}
+
+
+def _is_of(packet: Touched, meant: Touched) -> bool:
+    return all(wanted in (None, one) for one, wanted in zip(packet, meant, strict=True))
 
 
 def main() -> int:
     """Plant each of the twelve by three seeds; print what was found."""
     failed = 0
     with TemporaryDirectory() as folder:
-        sound = {is_jms: record(None, 0, Path(folder, f"{is_jms}.pcapng"), is_jms, _LONG)
-                 for is_jms in (False, True)}  # fmt: skip
+        sound = {is_jms: Path(folder, f"{is_jms}.pcapng") for is_jms in (False, True)}
+        for is_jms, path in sound.items():
+            record(None, 0, path, is_jms, _LONG)
         for name, row in list(DEFECTS.items())[:12]:
             for seed in (1, 2, 3):
-                path = record(row, seed, Path(folder, "b.pcapng"), row.is_jms, _LONG)
+                path = Path(folder, "b.pcapng")
+                touched = record(row, seed, path, row.is_jms, _LONG)
                 try:
-                    said = str(dict(check(row, sound[row.is_jms], path)))
+                    said = str(dict(check(row, touched, sound[row.is_jms], path, _LONG)))
                 except AssertionError as error:
                     said, failed = f"WRONG: {error}", failed + 1
                 print(f"{name:24} seed {seed}: {said}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.broker.jmq import talk
 from wireyard import encode, jmq, mqtt
@@ -26,16 +26,28 @@ JmsDefect = Callable[["JmsScenario"], None]
 """Is called before anybody connects."""
 
 
+class Touched(NamedTuple):
+    """Packets that a defect is about: every one that has these values, each None any."""
+
+    packet: str | None = None
+    destination: str | None = None
+    payload: bytes | None = None
+
+
 def none(scenario: Scenario, client: str, packet: Packet) -> Sequence[Packet]:
     """Change nothing."""
     return (packet,)
 
 
 class Scenario:
-    """A broker, clients of MQTT 5.0, and what all of them do."""
+    """A broker, clients of MQTT 5.0, and what all of them do.
+
+    `touched` has what a defect was about; a defect fills it.
+    """
 
     def __init__(self, path: Path, defect: Defect = none, began: float = 1_700_000_000.0) -> None:
         self.now = began
+        self.touched: set[Touched] = set()
         self._defect = defect
         self._file = path.open("wb")
         self._recording = Recording(self._file, lambda: int(self.now * 1e9))
@@ -160,6 +172,7 @@ class JmsScenario:
         self, path: Path, defect: JmsDefect = lambda scenario: None, began: float = 1_700_000_000.0
     ) -> None:
         self.broker = talk.Broker()
+        self.touched: set[Touched] = set()
         self.broker.now = began
         self.broker.wait(0)
         self.change: Callable[[jmq.Packet], jmq.Packet] = lambda packet: packet
@@ -191,9 +204,13 @@ class JmsScenario:
         self._port += 1
         tape = self._recording.open(("10.0.0.2", self._port), SERVER)
 
+        passed = {arrived: Decoder(get_format("jmq")) for arrived in (False, True)}
+
         def write(arrived: bool, data: bytes) -> None:
-            self.broker.wait(0.001)
-            tape.write(arrived, data)
+            passed[arrived].receive_data(data)
+            for event in passed[arrived].events():  # each in a frame of its own
+                self.broker.wait(0.001)
+                tape.write(arrived, encode(event.packet))
 
         peer = talk.joined(self.broker, client_id=name, wire=write)
         endpoint, decoder = peer.link.endpoint, Decoder(get_format("jmq"))

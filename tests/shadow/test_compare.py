@@ -103,16 +103,18 @@ def test_what_a_worse_capture_lacks_is_no_difference(
 
 @pytest.fixture(scope="module")
 def sound_jms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(None, 0, tmp_path_factory.mktemp("shadow") / "jms.pcapng", is_jms=True)
+    path = tmp_path_factory.mktemp("shadow") / "jms.pcapng"
+    record(None, 0, path, is_jms=True)
+    return path
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_planted_defect_is_found_and_nothing_else(
     sound: Path, sound_jms: Path, tmp_path: Path, name: str
 ) -> None:
-    row = DEFECTS[name]
-    path = record(row, 1, tmp_path / "b.pcapng", row.is_jms)
-    check(row, sound_jms if row.is_jms else sound, path)
+    row, path = DEFECTS[name], tmp_path / "b.pcapng"
+    touched = record(row, 1, path, row.is_jms)
+    check(row, touched, sound_jms if row.is_jms else sound, path)
 
 
 @pytest.mark.parametrize(("second", "found"), [(1, ["order"]), (2, [])])
