@@ -4,7 +4,9 @@ believed unchecked."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.test_lake import AFTER, first_commit, recorded, second_commit, stage
-from wireyard.errors import LakeDamaged, LakeError
+from wireyard.errors import LakeDamaged, LakeError, SourceError
 from wireyard.lake import read_lake
 from wireyard.lake.ledgers import LedgerSum, captured_streams
 from wireyard.lake.parts import PartFile, read_footer_table
@@ -135,6 +137,86 @@ def test_nothing_outside_is_touched(lake: Path, way: Callable[[Path], None]) -> 
         opened.expire(timedelta(0))
     assert "\n" not in str(caught.value)
     assert victims(lake) == before
+
+
+def place_of_commits(lake: Path) -> Path:
+    return newest_record(lake).with_name("00000009.json")
+
+
+def place_of_data(lake: Path) -> Path:
+    (path,) = (lake / "_wireyard" / "data").glob("*/grown/d.parquet")
+    return path
+
+
+def place_of_lock(lake: Path) -> Path:
+    return lake / "_wireyard" / "lock"
+
+
+PLACES = (place_of_commits, place_of_data, place_of_lock)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("is_device", [False, True])
+def test_no_pipe_and_no_device_is_read(
+    lake: Path, place: Callable[[Path], Path], is_device: bool
+) -> None:
+    """To open a pipe that nobody writes to, or to read /dev/zero, would never end."""
+    path = place(lake)
+    path.unlink(missing_ok=True)
+    try:
+        kind = stat.S_IFCHR if is_device else stat.S_IFIFO
+        os.mknod(path, kind | 0o600, os.makedev(1, 5) if is_device else 0)
+    except PermissionError:
+        pytest.skip("devices are made by the super-user only")
+    problem = rf"^{path} is neither a file nor a folder; remove it$"
+    with pytest.raises(LakeError, match=problem), Lake.open(str(lake)):
+        pass
+    with pytest.raises(SourceError, match=problem):
+        read_lake(str(lake))
+
+
+def test_a_record_with_holes_is_not_read(lake: Path) -> None:
+    with place_of_commits(lake).open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(LakeDamaged, match="the record of commit 9 is damaged"):
+        read_lake(str(lake))
+    with Lake.open(str(lake), damaged=True) as opened:
+        assert opened.damaged_commits == [9]
+
+
+def test_a_lake_without_a_number_for_another_commit(lake: Path) -> None:
+    """The record of a commit with one more digit would be found by nobody."""
+    last = 10**18 - 1
+    edit(lake, lambda record: record.update(commit=last))
+    newest_record(lake).rename(newest_record(lake).with_name(f"{last}.json"))
+    with Lake.open(str(lake)) as opened:
+        with pytest.raises(LakeError, match="nothing was added: the lake has no room"):
+            second_commit(opened)
+        assert opened.numbers()[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("delta", "_wireyard/delta.json"),
+        ("iceberg", "_wireyard/iceberg.json"),
+        ("iceberg", "grown/metadata/version-hint.text"),
+    ],
+)
+def test_nothing_is_written_into_a_file_that_has_another_name(
+    tmp_path: Path, kind: str, place: str
+) -> None:
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[kind])
+    lake, victim = tmp_path / "lake", tmp_path / "victim"
+    with Lake.open(str(lake), table_format=kind) as opened:
+        first_commit(opened)
+    victim.write_text(TEXT)
+    (lake / place).unlink()
+    (lake / place).hardlink_to(victim)
+    with Lake.open(str(lake)) as opened:
+        second_commit(opened)
+    assert victim.read_text() == TEXT
+    assert (lake / place).read_text().isdecimal()
 
 
 def test_other_things_in_a_lake_stay(lake: Path) -> None:
@@ -397,7 +479,7 @@ def test_every_changed_byte_of_a_record_is_found(tmp_path: Path) -> None:
     for place, byte in enumerate(record):
         for changed in {byte ^ 1, byte ^ 128, ord("0"), ord(" ")} - {byte}:
             path.write_bytes(record[:place] + bytes([changed]) + record[place + 1 :])
-            with pytest.raises(LakeError):
+            with pytest.raises((LakeError, SourceError)):
                 read_lake(str(tmp_path), check=False)
     for size in range(len(record)):
         path.write_bytes(record[:size])

@@ -23,13 +23,15 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError
-from wireyard.lake.inside import files_below
+from wireyard.lake.inside import check_own, files_below
 from wireyard.lake.records import VERSION, Commit, DataFile, OtherVersion, commit_of, record_of
 from wireyard.streams.source import create_file, filesystem
 
 _RECORD_NAME: Final = re.compile(r"([0-9]{8}|[1-9][0-9]{8,17})\.json")
 _SOURCE: Final = re.compile(rb'"source":("(?:[^"\\]|\\.)*")')
 _DIGITS: Final = 8
+_RECORD_BYTES: Final = 1 << 30
+"""Longest record, of some two million inputs; a file with holes may be longer than any memory."""
 _BLOCK_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = 8 << 20
 """Up to so many bytes of an object in a store are read again rather than sealed: a seal, which is
@@ -173,8 +175,12 @@ class CommitLog:
         return sources
 
     def _content(self, number: int) -> bytes:
-        with self._fs.open_input_stream(f"{self._folder}/{_record_name(number)}") as file:
-            content: bytes = file.read()
+        """Return the bytes of a record; none if they are more than a record has."""
+        path = f"{self._folder}/{_record_name(number)}"
+        if isinstance(self._fs, fs.LocalFileSystem):
+            check_own(path)
+        with self._fs.open_input_file(path) as file:
+            content: bytes = file.read() if file.size() <= _RECORD_BYTES else b""
         return content
 
     def newest(self, known: Commit | None = None) -> Commit:
@@ -215,6 +221,10 @@ class CommitLog:
         """
         try:
             record = record_of(commit)
+            if len(record) > _RECORD_BYTES or not _RECORD_NAME.fullmatch(
+                _record_name(commit.number)
+            ):
+                raise ValueError("the lake has no room for another commit; name a new folder")
         except ValueError as error:
             raise LakeError(f"{self._url}: nothing was added: {error}") from None
         try:

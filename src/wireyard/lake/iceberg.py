@@ -27,6 +27,7 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import update_table_metadata
 
+from wireyard.lake.inside import replace_file
 from wireyard.lake.records import DataFile
 from wireyard.lake.snapshot import LakeSnapshot
 from wireyard.streams.source import create_file
@@ -167,8 +168,7 @@ class _Folder(NoopCatalog):
         except FileExistsError:
             raise CommitFailedException(f"version {number} is there already") from None
         # With two writers the hint may name the older version; readers then see that one.
-        with lake.system.open_output_stream(lake.inner(folder, _HINT)) as file:
-            file.write(str(number).encode())
+        replace_file(lake.system, lake.inner(folder, _HINT), str(number).encode())
 
     def _path(self, number: int) -> str:
         return f"{self._url}/metadata/v{number}.metadata.json"

@@ -17,7 +17,7 @@ from typing import Final
 from pyarrow import fs
 
 from wireyard.errors import LakeDamaged, LakeError
-from wireyard.lake.inside import files_below
+from wireyard.lake.inside import files_below, replace_file
 from wireyard.lake.records import DataFile, is_shown
 from wireyard.lake.snapshot import LakeSnapshot
 
@@ -27,6 +27,9 @@ OPEN_FORMATS: Final = {
 }
 """By format, which is also the name of a module here: the package that it needs, and the module and
 class of the error that the package raises if another writer has changed a table."""
+
+_MARKER_BYTES: Final = 32
+"""Longer than the number of a commit."""
 
 
 def publish_tables(lake: LakeSnapshot, format: str) -> None:
@@ -38,14 +41,13 @@ def publish_tables(lake: LakeSnapshot, format: str) -> None:
     marker = lake.inner(f"_wireyard/{format}.json")
     reading = suppress(FileNotFoundError, ValueError, RecursionError)
     with reading, lake.system.open_input_stream(marker) as file:
-        if json.loads(file.read()) == lake.commits:
+        if json.loads(file.read(_MARKER_BYTES)) == lake.commits:
             return
     module, conflict = _module(lake, format)
     for table, files in _shown(lake).items():
         with _checking(lake, format, table, conflict):
             module.publish_table(lake, table, files)
-    with lake.system.open_output_stream(marker) as file:
-        file.write(json.dumps(lake.commits).encode())
+    replace_file(lake.system, marker, json.dumps(lake.commits).encode())
 
 
 def expire_tables(lake: LakeSnapshot, format: str, now: datetime, retention: timedelta) -> None:

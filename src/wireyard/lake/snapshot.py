@@ -267,10 +267,14 @@ def read_lake(
     with reading(url), utf8_names(url):
         try:
             snapshot = LakeSnapshot(url, number)
+            if snapshot.commits and (check or checksums):
+                snapshot.check_files(checksums=checksums)
         except FileNotFoundError:
             raise SourceError(f"{url}: has no commit {number}, or no longer") from None
+        except LakeDamaged:
+            raise
+        except LakeError as error:
+            raise SourceError(str(error)) from None
         if not snapshot.commits:
             raise SourceError(f"{url}: is no lake that 'wireyard run' has filled")
-        if check or checksums:
-            snapshot.check_files(checksums=checksums)
         return snapshot
