@@ -264,6 +264,18 @@ def test_a_request_that_others_overtook_is_named(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("by_broker", [True, False])
+def test_the_side_that_refuses_is_named(tmp_path: Path, by_broker: bool) -> None:
+    talk = producer()
+    for up in (not by_broker, by_broker):
+        values: dict[str, Any] = {} if up is not by_broker else {"JMQStatus": 501}
+        talk.packet("of no name", up, flags="" if values else "A", consumer_id=77, **values)
+    (one,) = findings(write_capture(tmp_path / "a", talk))
+    refuser = "client" if by_broker else "broker"
+    assert one["text"] == f"99 refused by the {refuser} (1 time), with status 501 (not implemented)"
+    assert one["client"] == "10.0.0.9:50000"
+
+
 @pytest.mark.parametrize("up", [True, False])
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_side_that_is_missing_accuses_nobody(tmp_path: Path, which: int, up: bool) -> None:

@@ -1838,6 +1838,10 @@ class Retained:
             return
         if first.ns - taken.ns > (expires_s + 1) * _NS_PER_S:
             self._breaks("delivered_expired", newer[-1], at, setter)
+        elif attempt.expires_s is not None and not attempt.redelivered:
+            lasts_ns = (expires_s - attempt.expires_s + 1) * _NS_PER_S
+            if at.ns is not None and at.ns - taken.ns > lasts_ns:
+                self._breaks("expiry_kept", newer[-1], at, setter)
 
     # M-51
     def _is_live(self, attempt: Attempt, message: Message, own: list[Subscription]) -> bool:
@@ -2205,11 +2209,11 @@ class Deliveries:
 
     def _judge_expiry(self, one: Expected) -> None:
         message, sub = one.message, one.matching[0]
-        expires_s, sent_ns = message.properties.get("message_expiry_interval"), message.start.ns
+        expires_s, taken = message.properties.get("message_expiry_interval"), message.taken
         for attempt in one.attempts:
-            if expires_s is None or sent_ns is None or attempt.at.ns is None:
+            if expires_s is None or taken is None or None in (taken.ns, attempt.at.ns):
                 continue
-            waited_ns = attempt.at.ns - sent_ns - _NS_PER_S
+            waited_ns = attempt.at.time - taken.time - _NS_PER_S
             if waited_ns > expires_s * _NS_PER_S and attempt.count == 1 and not attempt.redelivered:
                 self.of.breaks("delivered_expired", sub, attempt.at, message)
             elif attempt.expires_s is not None and not attempt.redelivered:
@@ -2658,8 +2662,9 @@ class Server:
         over_ns = None if last is None or is_kept else last.session_over_ns
         expires_s = message.properties.get("message_expiry_interval")
         expires_ns = None
-        if expires_s is not None and (due := message.start.after(expires_s)) is not None:
-            expires_ns = due.ns
+        if expires_s is not None and message.taken is not None:
+            due = message.taken.after(expires_s)
+            expires_ns = None if due is None else due.ns
         limits = [ns for ns in (until_ns, over_ns) if ns is not None]
         if expires_ns is not None and until_ns is not None and expires_ns <= min(limits):
             return "expired"

@@ -265,6 +265,52 @@ def test_the_expiry_interval_of_a_message_that_waited(
     assert _rules(capture) == broken
 
 
+@pytest.mark.parametrize(
+    ("waits_s", "broken"), [(0, []), (3, ["MQTT-3.3.2-6"]), (8, ["MQTT-3.3.2-5"])]
+)
+@pytest.mark.parametrize("kind", ["will", "delayed", "released", "away"])
+def test_a_message_waits_from_when_the_broker_takes_it_over(
+    kind: str, waits_s: int, broken: list[str]
+) -> None:
+    """A will from when it is published, one at QoS 2 from its PUBREL."""
+    capture = Capture(5)
+    capture.connect("sub", clean=False, properties=_LASTS)
+    capture.subscribe("sub", "t", qos=1)
+    if kind == "away":
+        capture.disconnect("sub")
+    will: dict[str, Any] = {"will_topic": "t", "will_payload": b"x", "will_qos": 1}
+    later = (("will_delay_interval", 20),) if kind == "delayed" else ()
+    will["will_properties"] = (*_EXPIRES, *later)
+    capture.connect("pub", clean=False, properties=_LASTS, **({} if kind == "released" else will))
+    if kind == "released":
+        capture.publish("pub", True, "t", b"x", 2, properties=_EXPIRES)
+        capture.put("pub", False, layout.PUBREC, packet_id=1)
+    capture.wait(30)
+    if kind == "released":
+        capture.put("pub", True, layout.PUBREL, packet_id=1)
+        capture.put("pub", False, layout.PUBCOMP, packet_id=1)
+    else:
+        capture.end("pub")
+    capture.wait(waits_s + (20 if kind == "delayed" else 0))
+    if kind == "away":
+        capture.connect("sub", clean=False, present=True, properties=_LASTS)
+    capture.hand("sub", "t", b"x", 1, properties=_EXPIRES)
+    assert _rules(capture) == broken
+
+
+@pytest.mark.parametrize(("left_s", "broken"), [(2, []), (5, ["MQTT-3.3.2-6"]), (None, [])])
+def test_the_expiry_interval_of_a_retained_value(left_s: int | None, broken: list[str]) -> None:
+    capture = Capture(5)
+    capture.connect("pub")
+    capture.message("pub", "t", b"x", 1, retain=True, properties=_EXPIRES)
+    capture.wait(3)
+    capture.connect("sub")
+    capture.subscribe("sub", "t", qos=1)
+    left = () if left_s is None else (("message_expiry_interval", left_s),)
+    capture.hand("sub", "t", b"x", 1, retain=True, properties=left)
+    assert _rules(capture) == broken
+
+
 @pytest.mark.parametrize("first", ["got", "lost", None])
 def test_a_message_that_another_member_got_first_does_not_expire(first: str | None) -> None:
     """Its delivery had begun; one that is handed on to another member has no DUP."""

@@ -16,7 +16,7 @@ from wireyard.layers.stages import KeyedRecord, Order, keyed_record
 PROTOCOL: Final = "mqtt"
 END_OFFSET: Final = (1 << 63) - 1
 """The offset of the end of a stream, which is after all its packets."""
-_AT_PUBREL: Final = 2
+AT_PUBREL: Final = 2
 """The QoS at which a broker takes over a message with PUBREL."""
 _ADDED_BYTES: Final = 16
 """Most bytes that a broker adds to a message: packet, subscription and alias identifiers."""
@@ -168,7 +168,7 @@ class Message:
             return None
         if self.origin == "will":
             return self.accepted
-        return self.released if self.qos == _AT_PUBREL else self.sent
+        return self.released if self.qos == AT_PUBREL else self.sent
 
     def change(self) -> ValueChange | PendingChange | None:
         """Return its retained-value change, if it makes one or may make one."""
@@ -176,7 +176,7 @@ class Message:
         if self.value is None:
             return None
         if at is None:
-            may_be_taken = self.qos == _AT_PUBREL and self.refused is None and not self.malformed
+            may_be_taken = self.qos == AT_PUBREL and self.refused is None and not self.malformed
             if self.origin == "will" or not may_be_taken:
                 return None
             return PendingChange(self.client, self.topic, self.sent, None)
@@ -218,6 +218,8 @@ class Attempt:
     """Whether a retained value came once more than new subscriptions account for."""
     is_sparse: bool = False
     """Whether subscriptions of its session may not have been captured."""
+    left_s: int | None = None
+    """Its Message Expiry Interval, if it was not sent again."""
 
 
 @dataclass(slots=True, eq=False)

@@ -200,7 +200,8 @@ _TABLE: Final = (
      "Of several copies one does. It may come last, and behind the end of the capture, but all"
      " come within a second."),
     ("M-74", "3.3.2.3.3", "delivered_expired expiry_kept",
-     "A second of each is not certain, nor is the age of a message that was sent again. A group"
+     "A second of each is not certain, nor is the age of a message that was sent again. A message"
+     " waits from when the broker takes it over, a will from when it is published. A group"
      " is judged if a member got the message once, and all packets to members were captured."),
     ("M-75", "MQTT-3.8.3-3", "own_message", ""),
     ("M-76", "3.3.1.3", "",

@@ -176,17 +176,21 @@ GROUP BY 1, 2
 
 
 _REQUEST_REFUSED: Final = f"""
-SELECT NULL AS destination, c.requester AS client, count(*) AS count, c.request,
+SELECT NULL AS destination, if(c.by_broker, c.responder, c.requester) AS client,
+  count(*) AS count, c.request, if(c.by_broker, 'client', 'broker') AS refuser,
   {status_text("c.status")} AS said,
   arg_min(c.source, c.requested_ns) AS source, arg_min(c.requested_frame, c.requested_ns) AS frame,
   arg_min(c.stream, c.requested_ns) AS stream, arg_min(c."offset", c.requested_ns) AS "offset"
-FROM conversations c
+FROM (
+  SELECT *, (source, requester) IN (SELECT (source, server) FROM sessions) AS by_broker
+  FROM conversations
+) c
 WHERE c.kind = 'control' AND c.requested_ns IS NOT NULL AND c.status >= 400
   AND c.request NOT IN ('HELLO', 'AUTHENTICATE')
   AND NOT (c.request LIKE '%_MESSAGE' OR c.request = 'MESSAGE')
   AND NOT (c.request IN ('VERIFY_DESTINATION', 'BROWSE', 'DELIVER') AND c.status = 404)
   AND NOT (c.request = 'CREATE_DESTINATION' AND c.status = 409)
-GROUP BY c.requester, c.request, c.status
+GROUP BY 2, c.by_broker, c.request, c.status
 """
 REQUEST_UNANSWERED: Final = f"""
 WITH asked AS (
@@ -393,7 +397,7 @@ SYMPTOMS: Final = (
     Symptom(
         "request_refused",
         "refused",
-        "{request} refused by the broker ({times}), with status {said}",
+        "{request} refused by the {refuser} ({times}), with status {said}",
         SQL_SESSIONS,
         _REQUEST_REFUSED,
     ),

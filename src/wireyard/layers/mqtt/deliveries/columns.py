@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Grid, Grid32, Ints
+from wireyard.arrays import Bools, Grid, Grid32, Ints
 from wireyard.layers.grouping import by_group, dense_ids, text_codes
 from wireyard.layers.mqtt.deliveries.assignment import (
     assign_all,
@@ -73,6 +73,7 @@ from wireyard.layers.mqtt.kernels.expected import (
 )
 from wireyard.layers.mqtt.packets import KnownStream
 from wireyard.layers.mqtt.records import (
+    AT_PUBREL,
     Attempt,
     Client,
     ConnectionRecord,
@@ -346,7 +347,7 @@ class _Derivation:
         for key in self.known.valued:
             for subscribed in self.known.matching.get(key, ()):
                 keyed[key].append(new_subscription_record(key[2], subscribed))
-        delivered, places = self.delivered, {}
+        delivered, places, is_again = self.delivered, {}, self._is_again()
         for place in np.flatnonzero(delivered["retain"]).tolist():
             at = self.positions.at(int(delivered["at"][place]))
             places[at] = place
@@ -356,6 +357,8 @@ class _Derivation:
             attempt = Attempt(at, client, topic, content, int(delivered["qos"][place]), True)
             attempt.may_be_live = bool(delivered["may_be_live"][place])
             attempt.is_sparse = bool(delivered["status"][place] & Status.SPARSE)
+            left_s = int(delivered["expires_s"][place])
+            attempt.left_s = None if is_again[place] or left_s == NONE else left_s
             record = attempt_record(attempt)
             keyed[record.key].append(record)
         setters: dict[int, Position] = {}
@@ -498,12 +501,11 @@ class _Derivation:
             rows,
         )  # fmt: skip
         rows = rows[:row_count]
-        is_again = of.delivered["status"] & Status.AGAIN != 0
-        is_again |= of.delivered["copies"] > 1
         times = Times(
             of.sent["expires_s"][of.message_order],
+            self._taken_ns()[of.message_order],
             of.delivered["expires_s"][of.attempt_order],
-            is_again[of.attempt_order],
+            self._is_again()[of.attempt_order],
             capture_ends(connections, g.attempts[:, Delivered.NAME]),
         )
         for broken in broken_rules(g, rows, times, matching):
@@ -511,11 +513,25 @@ class _Derivation:
         self._judge_unexpected(of, rows, first_messages[g.messages[:, Message.GROUP]])
         explain_absence(
             rows, g.expected, g.expected_subs, g.subs, g.messages, confirmed, connections,
-            g.sent_ns, times.expires_s,
+            times.taken_ns, times.expires_s,
         )  # fmt: skip
         is_missing = rows[:, DeliveryRow.VERDICT] == MISSED
         self._pass_on_missed(g, of, rows[is_missing], confirmed)
         return delivery_table(of, g, rows[~is_missing])
+
+    def _is_again(self) -> Bools:
+        """Return whether delivery attempts, or copies of them, are redeliveries."""
+        delivered = self.delivered
+        is_again: Bools = (delivered["status"] & Status.AGAIN != 0) | (delivered["copies"] > 1)
+        return is_again
+
+    def _taken_ns(self) -> Ints:
+        """Return when the broker took messages over, as `Message.taken`; `NO_TIME` if unknown."""
+        sent = self.sent
+        published = np.where(sent["qos"] == AT_PUBREL, sent["released"], sent["sent"])
+        taken: Ints = np.where(sent["is_will"] == 1, sent["accepted"], published)
+        ns, is_null = self.positions.column(taken, "ns")
+        return np.where(is_null, NO_TIME, ns)
 
     def _judge_unexpected(self, of: Numbered, rows: Grid32, firsts: Ints) -> None:
         """Judge the deliveries that no subscription accounts for, if all of them were captured.

@@ -239,7 +239,7 @@ class _Clients:
         first, last = find_connections(grid, served, self._numbers[*broker, name])
         stop = self._ranks[confirmed]
         waiting = (
-            NO_TIME if message.start.ns is None else message.start.ns,
+            NO_TIME if message.taken is None or message.taken.ns is None else message.taken.ns,
             NONE if message.expires_s is None else message.expires_s,
         )
         start = self._ranks[message.start]

@@ -142,13 +142,13 @@ def explain_absence(
     messages: Grid32,
     confirmed: Ints,
     connections: Grid,
-    sent_ns: Ints,
+    taken_ns: Ints,
     expires_s: Ints,
 ) -> int:
     """Give verdicts to missing deliveries where connections decide; return how many have one.
 
     `rows` are columns of `DeliveryRow`: those with the verdict `MISSED` get another one and the
-    client, if other deliveries do not matter. `confirmed`, `sent_ns` and `expires_s` are by
+    client, if other deliveries do not matter. `confirmed`, `taken_ns` and `expires_s` are by
     message; the first is when the broker confirmed it. `connections` are columns of `Connection`,
     by `SERVED_AS` and `NAME`, and then in the order of their opening.
     """
@@ -175,7 +175,7 @@ def explain_absence(
         qos = min(qos, messages[message, Message.QOS])
         first, last = find_connections(connections, served, name)
         verdict, connection = verdict_of_absence(
-            connections, first, last, start, stop, qos, sent_ns[message], expires_s[message]
+            connections, first, last, start, stop, qos, taken_ns[message], expires_s[message]
         )
         if verdict != MISSED:
             decided += 1
@@ -188,7 +188,7 @@ def explain_absence(
 
 @inlined
 def verdict_of_absence(
-    connections: Grid, first: int, last: int, start: int, stop: int, qos: int, sent_ns: int,
+    connections: Grid, first: int, last: int, start: int, stop: int, qos: int, taken_ns: int,
     expires_s: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Return the verdict, and the connection on which the delivery is missing.
@@ -212,7 +212,7 @@ def verdict_of_absence(
         return MISSED, connection
     if qos == 0:
         return _OFFLINE, NONE
-    verdict = verdict_of_wait(connections, connection, after, sent_ns, expires_s)
+    verdict = verdict_of_wait(connections, connection, after, taken_ns, expires_s)
     if verdict != _QUEUED or after == NONE:
         return verdict, after
     if connections[after, Connection.IS_DAMAGED]:
@@ -221,7 +221,7 @@ def verdict_of_absence(
 
 
 @inlined
-def verdict_of_wait(connections: Grid, last: int, after: int, sent_ns: int, expires_s: int) -> int:
+def verdict_of_wait(connections: Grid, last: int, after: int, taken_ns: int, expires_s: int) -> int:
     """Return what became of a message that waited for its subscriber.
 
     `last` and `after` are the last connection before and the next one, -1 without one.
@@ -236,8 +236,8 @@ def verdict_of_wait(connections: Grid, last: int, after: int, sent_ns: int, expi
         until_ns = connections[after, Connection.OPENED_NS]
     limit_ns = until_ns if over_ns == NO_TIME else min(until_ns, over_ns)
     # An expiry has 32 bits: its nanoseconds fit.
-    is_due = expires_s != NONE and sent_ns != NO_TIME and limit_ns != NO_TIME
-    if is_due and limit_ns - sent_ns >= expires_s * _NS_PER_S:
+    is_due = expires_s != NONE and taken_ns != NO_TIME and limit_ns != NO_TIME
+    if is_due and limit_ns - taken_ns >= expires_s * _NS_PER_S:
         return _EXPIRED
     if after != NONE:
         return _QUEUED if is_kept else _DISCARDED

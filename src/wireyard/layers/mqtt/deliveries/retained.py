@@ -76,12 +76,12 @@ class _Value:
         """Return whether it is the value at a time, if no other was set until then."""
         return self.until is None or time < self.until
 
-    def has_expired(self, at: Position) -> bool:
-        """Return whether its message has certainly expired before a position."""
+    def has_waited(self, at: Position, left_s: int) -> bool:
+        """Return whether less of its expiry interval is certainly left at a position."""
         expires_s, since_ns = self.change.expires_s, self.change.at.ns
         if expires_s is None or since_ns is None or at.ns is None:
             return False
-        return at.ns - since_ns > (expires_s + 1) * _NS_PER_S
+        return at.ns - since_ns > (expires_s - left_s + 1) * _NS_PER_S
 
     def end(self, newer: ValueChange) -> None:
         """End it by the next change of the value."""
@@ -245,8 +245,10 @@ class InitialValues:
             if since is not None and since < asked:
                 self._expected.get(name, []).clear()
                 yield from broker_violations("retained_stale", last, at, key)
-            if setter.has_expired(asked):
+            if setter.has_waited(asked, 0):
                 yield from broker_violations("delivered_expired", last, at, key)
+            elif attempt.left_s is not None and setter.has_waited(at, attempt.left_s):
+                yield from broker_violations("expiry_kept", last, at, key)
 
     def is_live(self, attempt: Attempt, value: _Value) -> bool:
         """Return whether a delivery with RETAIN is a forwarded message, by Retain As Published.

@@ -188,6 +188,8 @@ class Times(NamedTuple):
 
     expires_s: Ints
     """The Message Expiry Interval of each message; -1 without one."""
+    taken_ns: Ints
+    """When the broker took each message over; `NO_TIME` if that is unknown."""
     left_s: Ints
     """The Message Expiry Interval that each attempt has; -1 without one."""
     is_again: Bools
@@ -279,7 +281,7 @@ def _is_left(g: DeliveryGrids, times: Times, attempt: int) -> bool:
 
 def _expiry_rule(g: DeliveryGrids, times: Times, message: int, attempt: int) -> str | None:
     """Return the rule on message expiry that an attempt breaks."""
-    expires_s, started_ns = int(times.expires_s[message]), int(g.sent_ns[message])
+    expires_s, started_ns = int(times.expires_s[message]), int(times.taken_ns[message])
     at_ns, left_s = int(g.at_ns[attempt]), int(times.left_s[attempt])
     if expires_s == NONE or NO_TIME in (started_ns, at_ns) or times.is_again[attempt]:
         return None
