@@ -36,6 +36,22 @@ def test_packets_of_all_streams_come_in_the_order_of_capture(run: Run) -> None:
     assert run("decode", CAPTURE, *LIST).stdout.startswith("2026-11-21 UTC ")
 
 
+@pytest.mark.parametrize(
+    ("format", "data", "shown"),
+    [
+        ("jmq", packet(packet_type=999), "999"),
+        ("rmp", b"\0\x09data", "layer 9"),
+        ("rmp", b"\x12\x34data", "0x1234"),
+    ],
+)
+def test_a_type_without_a_name_has_its_number(
+    run: Run, tmp_path: Path, format: str, data: bytes, shown: str
+) -> None:
+    (tmp_path / "in").write_bytes(data)
+    (line,) = lines_of(run, tmp_path / "in", "--format", format)
+    assert f" {shown} " in line
+
+
 def test_a_client_has_its_id_in_both_directions(run: Run) -> None:
     lines = lines_of(run, CAPTURE, "--format", "mqtt")
     clients = {(line.split()[1], line.split()[2]) for line in lines}

@@ -63,9 +63,16 @@ _ABOUT: Final[Mapping[str, str]] = {
     "packet_id": "id {}",
 }
 """What the line of a packet without payload shows, by column."""
+_UNNAMED: Final[Mapping[str, str]] = {
+    "packet_type": "{}",
+    "layer": "layer {}",
+    "typing": "0x{:04x}",
+}
+"""How packets of types without a name are called, by column."""
 _SHOWN: Final = (
     *("offset", "length", "status", "error", "captured_ns", "frame", "src_port", "dst_port"),
-    *("packet_type_name", "layer_name", "topic", "destination", "filters", "qos", "retain", "dup"),
+    *("packet_type_name", "layer_name", *_UNNAMED),
+    *("topic", "destination", "filters", "qos", "retain", "dup"),
     *("return_code", "version", "bit_flags", "property_offset", "property_size", *_ABOUT),
 )
 
@@ -376,7 +383,10 @@ def _cells(format: Format, payload: str, row: Row, most_bytes: int | None) -> li
     about = payload_cell(format, payload, row, most_bytes)
     if not topic:
         about = about or ", ".join(_about(row))
-    return [kind, *map(printable, (topic, qos, about))]
+    numbers = (
+        text.format(row[name]) for name, text in _UNNAMED.items() if row.get(name) is not None
+    )
+    return [kind or next(numbers, ""), *map(printable, (topic, qos, about))]
 
 
 def _about(row: Row) -> Iterator[str]:
