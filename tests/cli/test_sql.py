@@ -115,6 +115,7 @@ def test_tables_are_listed_as_duckdb_is_asked_for_them(query: str, run: Run) -> 
         ("SELECT\nFROM", "SQL: Parser Error"),
         ("SELECT topik FROM messages", "there is no column topik; there are message_key,"),
         ("SELECT verdit FROM deliveries", "there is no column verdit; there is verdict"),
+        ("SELECT topic, retained FROM deliveries", "column topic; there are message_key,"),
     ],
 )
 def test_mistakes_are_one_line(run: Run, query: str, problem: str) -> None:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
@@ -273,8 +274,10 @@ class Tables:
             near = f"there is {close[0]}, of" if close else "there are"
             return f"there is no table {unknown[1]}; {near} {', '.join(self.names)}"
         if column := _UNKNOWN_COLUMN.search(text):
-            views = map(self.connection.table, self._named(query))
-            known = [*dict.fromkeys(name for view in views for name in view.columns)]
+            named = [self.connection.table(name).columns for name in self._named(query)]
+            # A table with this column is not meant: its name is that of another column.
+            lacking = [columns for columns in named if column[1] not in columns]
+            known = [*dict.fromkeys(chain.from_iterable(lacking))]
             close = get_close_matches(column[1], known, 1)
             near = f"there is {close[0]}" if close else f"there are {', '.join(known)}"
             return f"there is no column {column[1]}; {near}"
