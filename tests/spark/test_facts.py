@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,9 @@ from tests.reference.order import in_order
 from tests.spark.lakes import divide, message, run, table
 from wireyard.captures.read import read_capture
 from wireyard.cli import main
-from wireyard.lake.parts import read_footer_table
+from wireyard.lake.parts import read_batches, read_footer_table
 from wireyard.lake.writer import Lake
+from wireyard.layers.facts import PacketFile
 from wireyard.layers.jmq.tracking import Ends
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
@@ -36,6 +38,7 @@ from wireyard.layers.tables import TABLES
 from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
 from wireyard.pipeline.facts import rmp as rmp_facts
+from wireyard.pipeline.facts import tasks as fact_tasks
 from wireyard.pipeline.facts.stage import write_facts
 from wireyard.pipeline.running import Runner
 from wireyard.spark.running import SparkEngine
@@ -292,6 +295,10 @@ def test_no_task_has_most_of_the_packets() -> None:
     assert sorted(sums.values()) == [240, 260, 500]
 
 
+def of_mqtt(path: str) -> PacketFile:
+    return PacketFile(0, "mqtt", partial(read_batches, path))
+
+
 def test_evidence_is_counted_where_packets_are_decoded(
     spark: SparkSession,
     filled: tuple[Path, dict[str, list[Row]]],
@@ -303,13 +310,13 @@ def test_evidence_is_counted_where_packets_are_decoded(
         paths = opened.paths("packets_mqtt")
         sources = list(opened.inputs)
     found = [read_footer_table(path, EVIDENCE, SCHEMA) for path in paths]
-    counted = [mqtt_facts.counted_evidence(path, sources) for path in paths]
+    counted = [mqtt_facts.counted_evidence(of_mqtt(path), sources) for path in paths]
     assert found == counted and sum(rows.num_rows for rows in counted) > 10
 
     for most in (mqtt_facts.MOST_PACKETS, 50):
         divide(monkeypatch, most)
         monkeypatch.setattr(mqtt_facts, "MOST_PACKETS", most)
-        monkeypatch.setattr(mqtt_facts, "read_footer_table", lambda path, name, schema: None)
+        monkeypatch.setattr(fact_tasks, "read_footer_table", lambda path, name, schema: None)
         again, _ = staged(lake, spark)
         for name, rows in expected.items():
             assert sorted(map(repr, again[name])) == sorted(map(repr, rows)), name

@@ -24,10 +24,9 @@ from wireyard.pipeline import replacing
 from wireyard.pipeline.decoding import task as bronze
 from wireyard.pipeline.decoding.indexing import HeaderPiece
 from wireyard.pipeline.decoding.task import AnyPiece, Piece
-from wireyard.pipeline.facts import jmq as jmq_facts
 from wireyard.pipeline.facts import mqtt as mqtt_facts
 from wireyard.pipeline.facts import rmp as rmp_facts
-from wireyard.pipeline.facts import stage
+from wireyard.pipeline.facts import stage, tasks
 from wireyard.pipeline.facts.tasks import derive_groups
 from wireyard.pipeline.inputs.captures import CapturePart
 from wireyard.pipeline.typed_json import first_parameter, from_json, to_json
@@ -99,8 +98,7 @@ def test_what_is_written_is_read(value: Any, kind: Any) -> None:
         Clients, Topics, Will, KnownStream, dict[str, int], mqtt_facts._Connections,
         mqtt_facts._Known, mqtt_facts._Rest, mqtt_facts._Streams, mqtt_facts._Wills,
         first_parameter(derive_groups), first_parameter(stage._delay), stage._Parts,
-        first_parameter(partial(mqtt_facts._count)), first_parameter(mqtt_facts._split),
-        first_parameter(jmq_facts._split),
+        first_parameter(partial(tasks._split_file)), tasks.Counted,
         first_parameter(replacing._split_file), rmp_facts._Records,
     ],
 )  # fmt: skip

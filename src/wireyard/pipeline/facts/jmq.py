@@ -9,7 +9,6 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -18,8 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wireyard.lake.ledgers import captured_streams
-from wireyard.lake.parts import read_batches
 from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows
 from wireyard.layers.jmq.columns import (
@@ -46,19 +43,18 @@ from wireyard.layers.jmq.files import (
     slices_of,
 )
 from wireyard.layers.tables import join_tables
-from wireyard.pipeline.exchange import PartInput, Stage, pass_on
+from wireyard.pipeline.exchange import Inbox, PartInput, Stage, pass_on
 from wireyard.pipeline.facts.tasks import (
+    FILES,
+    Divided,
     Division,
-    Group,
+    Files,
     Output,
     Outputs,
-    Result,
-    Results,
+    Plan,
     dropped_rows,
-    run_stages,
     write_tables,
 )
-from wireyard.pipeline.running import Runner
 
 _MOST_PACKETS: Final = 1 << 18
 """Packets that a task holds at once, about 1.5 kB each with all records derived from them."""
@@ -73,36 +69,19 @@ _HELD_BATCHES: Final = 4
 """Batches of a file that are buffered before they are partitioned and written."""
 
 
-class _File(NamedTuple):
-    """A file of packets."""
-
-    number: int
-    format: str
-    path: str
-
-
-class _Streams(NamedTuple):
-    """A file of the table `streams`."""
-
-    path: str
-
-
 class _Job(NamedTuple):
     """The arguments common to all tasks."""
 
     output: Output
-    sources: frozenset[str]
-    files: Sequence[_File]
+    sources: tuple[str, ...]
+    files: Files
     parts: int
     """Number of partitions of each phase."""
 
-
-# --- packets --------------------------------------------------------------------------------
-
-
-def _opened(file: _File) -> PacketFile:
-    """Return a file as one that is read by columns."""
-    return PacketFile(file.number, file.format, partial(read_batches, file.path))
+    @property
+    def file_groups(self) -> int:
+        """Number of groups of files whose messages a task writes."""
+        return min(len(self.files), self.parts)
 
 
 # --- phases ---------------------------------------------------------------------------------
@@ -114,38 +93,37 @@ _SEVERAL, _SPANS, _CLOCKS = "several", "spans", "clocks"
 """Names of what tasks pass on, besides the packets of each format."""
 
 
-def _write_by_phases(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
-    """Write the facts of some inputs, phase by phase; return the results."""
-    files = [_File(number, *each) for number, each in enumerate(group.files)]
-    parts = -(-group.packets // PARTITION_PACKETS)
-    job = _Job(output, frozenset(group.sources), files, parts)
+def _plan(divided: Divided, output: Output) -> Plan:
+    """Return the phases."""
+    parts = -(-divided.packets // PARTITION_PACKETS) or 1
+    job = _Job(output, divided.sources, divided.files, parts)
     stages = [
         Stage((*FORMATS, _STREAMS), parts, partial(_follow, job=job)),
         Stage((_TRANSACTIONS,), parts, partial(_end_transactions, job=job)),
         Stage((_MESSAGES, _RELAYS), parts, partial(_join, job=job)),
-        Stage((_REQUESTS, _MARKS), parts + len(files), partial(_finish, job=job)),
+        Stage((_REQUESTS, _MARKS, FILES), job.file_groups + parts, partial(_finish, job=job)),
     ]
-    if len(group.sources) > 1:
+    if len(divided.sources) > 1:
         stages += [
             Stage((_SPANS,), parts, partial(_compare, job=job)),
             Stage((_SEVERAL, _CLOCKS), parts, partial(_order, job=job)),
         ]
-    tasks = [*files, *map(_Streams, group.streams)]
-    return run_stages(runner, tasks, partial(_split, job=job), stages)
+    return Plan(partial(_split, job=job), stages, job.file_groups)
 
 
-DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _write_by_phases)
+DIVISION: Final = Division(_MOST_PACKETS, 1 << 19, _plan)
 
 
-def _split(task: _File | _Streams, job: _Job) -> Outputs:
-    """Partition the packets of a file, or what is known of streams, by connection."""
-    if isinstance(task, _Streams):
-        return _split_streams(task.path, job)
-    return _split_packets(task, job)
+def _split(number: int, inbox: Inbox, job: _Job) -> Outputs:
+    """Partition the packets of a file, and what is known of streams, by connection."""
+    for file in job.files.packets([number], inbox):
+        yield from _split_packets(file, job)
+    for table in job.files.streams(number, _SHOWN, inbox):
+        yield from _split_streams(table, job)
 
 
-def _split_packets(file: _File, job: _Job) -> Outputs:
-    tables = packets_of(_opened(file), job.sources)
+def _split_packets(file: PacketFile, job: _Job) -> Outputs:
+    tables = packets_of(file, job.sources)
     while held := list(islice(tables, _HELD_BATCHES)):
         split = (
             split_rows(each, _part(connection_keys(each), job.parts), job.parts) for each in held
@@ -154,14 +132,11 @@ def _split_packets(file: _File, job: _Job) -> Outputs:
         yield from pass_on(file.format, parts)
 
 
-def _split_streams(path: str, job: _Job) -> Outputs:
-    for table in captured_streams([path], job.sources, _SHOWN):
-        table = table.filter(
-            pc.or_(table["ended"].is_valid(), pc.fill_null(table["sliced"], False))
-        )
-        if table.num_rows:
-            parts = split_rows(table, _part(connection_keys(table), job.parts), job.parts)
-            yield from pass_on(_STREAMS, ([part] for part in parts))
+def _split_streams(table: pa.Table, job: _Job) -> Outputs:
+    table = table.filter(pc.or_(table["ended"].is_valid(), pc.fill_null(table["sliced"], False)))
+    if table.num_rows:
+        parts = split_rows(table, _part(connection_keys(table), job.parts), job.parts)
+        yield from pass_on(_STREAMS, ([part] for part in parts))
 
 
 def _part(keys: Any, count: int) -> Any:
@@ -233,15 +208,16 @@ def _join(given: PartInput, job: _Job) -> Outputs:
         yield from dropped_rows(compared.dropped)
         yield from pass_on(_SPANS, _by_key("points", job.parts, compared.spans))
         yield from pass_on(_SEVERAL, [[compared.several]], given.part)
-    yield from pass_on(_REQUESTS, _by_key("conversations", job.parts, joined.messages))
+    requests_of = _by_key("conversations", job.parts, joined.messages)
+    yield from pass_on(_REQUESTS, requests_of, job.file_groups)
     marks = stand_for_messages(sendings, deliveries, relays)
-    of_files = split_rows(marks, file_numbers(marks), len(job.files))
-    yield from pass_on(_MARKS, ([each] for each in of_files), job.parts)
+    of_files = split_rows(marks, file_numbers(marks) % job.file_groups, job.file_groups)
+    yield from pass_on(_MARKS, ([each] for each in of_files))
 
 
 def _finish(given: PartInput, job: _Job) -> Outputs:
     """Match requests with replies, or write marked messages."""
-    if given.part >= job.parts:
+    if given.part < job.file_groups:
         yield from _write_marked(given, job)
         return
     conversations, dropped = match_replies(*_read(given, _REQUESTS))
@@ -249,11 +225,18 @@ def _finish(given: PartInput, job: _Job) -> Outputs:
     yield from dropped_rows(dropped)
 
 
-def _write_marked(given: PartInput, job: _Job) -> Results:
-    """Write the messages in a file, which the phase of messages has marked."""
+def _write_marked(given: PartInput, job: _Job) -> Outputs:
+    """Write the messages in a group of files, which the phase of messages has marked."""
     (marks,) = _read(given, _MARKS)
-    messages = messages_of(_opened(job.files[given.part - job.parts]), marks)
-    yield from write_tables((("messages", table) for table in messages), job.output)
+    numbers = file_numbers(marks)
+    messages = (
+        ("messages", table)
+        for file in job.files.packets(
+            range(given.part, len(job.files), job.file_groups), given.inbox
+        )
+        for table in messages_of(file, marks.filter(pa.array(numbers == file.number)))
+    )
+    yield from write_tables(messages, job.output)
 
 
 def _compare(given: PartInput, job: _Job) -> Outputs:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import heapreplace
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 
 from wireyard.arrays import Ints
 from wireyard.formats.base import Row
-from wireyard.lake.parts import read_batches, read_footer_table
+from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.mqtt.columns import (
     Matched,
@@ -55,22 +54,19 @@ from wireyard.pipeline.exchange import (
     values_of,
 )
 from wireyard.pipeline.facts.tasks import (
+    FILES,
     STREAM_COLUMNS,
+    Counted,
+    Divided,
     Division,
-    Group,
+    Files,
     Output,
     Outputs,
-    Result,
-    Results,
+    Plan,
     dropped_rows,
-    run_stages,
-    run_tasks,
-    shown_streams,
     write_tables,
 )
-from wireyard.pipeline.running import Runner
 from wireyard.pipeline.typed_json import from_json, to_json
-from wireyard.streams.source import filesystem
 
 MOST_PACKETS: Final = 1 << 19
 """Packets that a task holds at once, at most about 500 bytes each with all derived records."""
@@ -78,8 +74,6 @@ UNDIVIDED: Final = 1 << 62
 """Count of a topic's packets that marks it as one whose messages must stay in one partition."""
 _HELD_BATCHES: Final = 16
 """Batches that are buffered before they are partitioned: about 150 bytes a packet."""
-_THREADS: Final = 8
-"""Threads that read footers; they mostly wait for the storage."""
 
 
 def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
@@ -89,22 +83,23 @@ def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
     return rows
 
 
-# --- evidence -------------------------------------------------------------------------------
+# --- what is counted ------------------------------------------------------------------------
 
 
-_Footers = Sequence[pa.Table | None]
-"""The evidence in the footer of each file; None for a merged file, which has none."""
+def count_file(file: PacketFile, sources: Collection[str]) -> Counted:
+    """Count the packets of each topic in a file, and the evidence, unless its footer has it."""
+    topics: Counter[str] = Counter()
+    for table in file.batches(_OF_TOPICS):
+        topics.update(_count_topics(table))
+    counts = {topic: min(count, UNDIVIDED) for topic, count in topics.items()}
+    evidence = file.footer(EVIDENCE, SCHEMA)
+    return Counted(counts, counted_evidence(file, sources) if evidence is None else evidence)
 
 
-def _footers_of(files: Sequence[str]) -> _Footers:
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(partial(read_footer_table, name=EVIDENCE, schema=SCHEMA), files))
-
-
-def counted_evidence(path: str, sources: Sequence[str]) -> pa.Table:
+def counted_evidence(file: PacketFile, sources: Collection[str]) -> pa.Table:
     """Return the evidence in a file of packets, as a table."""
     evidence = StreamEvidence()
-    count_evidence(evidence, partial(read_batches, path), sources)
+    count_evidence(evidence, file.batches, sources)
     return evidence.table()
 
 
@@ -133,8 +128,7 @@ class _Shared:
     """Secret points of the payload hashes."""
     partitions: int
     """Number of partitions of clients."""
-    files: Sequence[str]
-    """Files of packets."""
+    files: Files
     unknown: frozenset[Stream]
     """Streams of unknown direction."""
     divided: frozenset[str]
@@ -147,7 +141,7 @@ class _Shared:
 
     @property
     def file_groups(self) -> int:
-        """Number of groups of files whose messages a task writes: parts after those of topics."""
+        """Number of groups of files whose messages a task writes: parts before those of topics."""
         return min(len(self.files), self.topic_partitions)
 
     def partition(self, topic: str) -> int:
@@ -176,77 +170,32 @@ _Rest = list[tuple[str, Key, Order, RestRecord]]
 """Keyed records for `explain_rest`."""
 
 
-def _write_in_stages(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
-    """Write the facts of some inputs, stage by stage; return the results."""
-    shared = _share(runner, output, group)
-    parts = shared.topic_partitions + shared.file_groups
-    rest = _KNOWN, _MESSAGES, _WILLS, _MARKS
+def _plan(divided: Divided, output: Output) -> Plan:
+    """Partition the streams by client, and the topics; return the stages."""
+    # Few partitions, because each task passes something on to each task of the next stage.
+    partitions = -(-divided.packets // MOST_PACKETS) or 1
+    topics, evidence = Counter[str](), StreamEvidence()
+    for each in divided.counted:
+        topics.update(each.topics)
+        evidence.add_counted(each.evidence, divided.sources)
+    streams = known_of(evidence, shown_rows(divided.streams, FORMAT))
+    text = to_json((streams, partition_streams(streams, evidence, partitions)), _Streams)
+    unknown = frozenset(evidence.without_side({(each.source, each.name) for each in streams}))
+    of_topics = _divided(topics, 2 * partitions)
+    files = divided.files
+    shared = _Shared(output, text, new_secret(), partitions, files, unknown, of_topics)
+    rest = _KNOWN, _MESSAGES, _WILLS, _MARKS, FILES
+    parts = shared.file_groups + shared.topic_partitions
     stages = [
-        Stage((_PACKETS,), shared.partitions, partial(_track, shared=shared)),
+        Stage((_PACKETS,), partitions, partial(_track, shared=shared)),
         Stage((_CLIENTS,), 1, partial(_match, shared=shared)),
         Stage(rest, parts, partial(_write_rest, shared=shared)),
         Stage((_CONNECTIONS, _RECORDS), 1, partial(_explain, shared=shared)),
     ]
-    return run_stages(runner, range(len(shared.files)), partial(_split, shared=shared), stages)
+    return Plan(partial(_split, shared=shared), stages, shared.file_groups)
 
 
-DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _write_in_stages)
-
-
-def _share(runner: Runner, output: Output, group: Group) -> _Shared:
-    """Partition the streams of a large input by client; return the arguments of tasks."""
-    files, sources = _largest_first([path for _, path in group.files]), group.sources
-    # Few partitions, because each task passes something on to each task of the next stage.
-    partitions = -(-group.packets // MOST_PACKETS)
-    footers = _footers_of(files)
-    tasks = [(path, footer is None) for path, footer in zip(files, footers, strict=True)]
-    topics, counted = Counter[str](), dict[str, pa.Table | None]()
-    for each in run_tasks(runner, tasks, partial(_count, sources=sources), _Counted):
-        topics.update(each.topics)
-        counted[each.path] = each.evidence
-    evidence = StreamEvidence()
-    for file, footer in zip(files, footers, strict=True):
-        evidence.add_counted(counted[file] if footer is None else footer, sources)
-    streams = known_of(evidence, _stream_rows(group, output))
-    partition = partition_streams(streams, evidence, partitions)
-    unknown = frozenset(evidence.without_side({(each.source, each.name) for each in streams}))
-    text = to_json((streams, partition), _Streams)
-    divided = _divided(topics, 2 * partitions)
-    return _Shared(output, text, new_secret(), partitions, files, unknown, divided)
-
-
-def _largest_first(files: Sequence[str]) -> tuple[str, ...]:
-    """Sort files by size, so that no core still has a large one when the others are idle."""
-    system = filesystem(files[0])[0]
-    infos = system.get_file_info([filesystem(file)[1] for file in files])
-    sizes = {file: info.size for file, info in zip(files, infos, strict=True)}
-    return tuple(sorted(files, key=sizes.__getitem__, reverse=True))
-
-
-def _stream_rows(group: Group, output: Output) -> list[Row]:
-    """Return the rows of the MQTT streams of some inputs, for `known_of`."""
-    tables = shown_streams(group, output.ends_ns)
-    return [row for table in tables for row in shown_rows(table, FORMAT)]
-
-
-class _Counted(NamedTuple):
-    """What is counted in a file of packets."""
-
-    path: str
-    topics: dict[str, int]
-    """The packets of each topic."""
-    evidence: pa.Table | None
-    """None if its footer has it."""
-
-
-def _count(task: tuple[str, bool], sources: Sequence[str]) -> Iterator[_Counted]:
-    """Count the packets of each topic in a file, and the evidence, unless its footer has it."""
-    path, counts_evidence = task
-    topics: Counter[str] = Counter()
-    for table in read_batches(path, _OF_TOPICS):
-        topics.update(_count_topics(table))
-    counts = {topic: min(count, UNDIVIDED) for topic, count in topics.items()}
-    yield _Counted(path, counts, counted_evidence(path, sources) if counts_evidence else None)
+DIVISION: Final = Division(MOST_PACKETS, 1 << 20, _plan, count_file)
 
 
 def _count_topics(packets: pa.Table) -> Counter[str]:
@@ -287,11 +236,11 @@ def _streams(text: str) -> _Streams:
     return streams
 
 
-def _split(number: int, shared: _Shared) -> Outputs:
+def _split(number: int, inbox: Inbox, shared: _Shared) -> Outputs:
     """Partition the packets of a file by client."""
     streams, partition = _streams(shared.streams)
-    packets_of = partial(read_batches, shared.files[number])
-    waiting = parts_of(packets_of, streams, shared.secret, number)
+    (file,) = shared.files.packets([number], inbox)
+    waiting = parts_of(file.batches, streams, shared.secret, number)
     while held := list(islice(waiting, _HELD_BATCHES)):
         packets, rows = (
             pa.concat_tables(one).unify_dictionaries() for one in zip(*held, strict=True)
@@ -319,11 +268,11 @@ def _track(given: PartInput, shared: _Shared) -> Outputs:
     parts = [Part(*passed.tables) for passed in given.inbox[_PACKETS]]
     clients, messages = track(parts, streams, shared.secret)
     for sent, delivered in messages:
-        yield from pass_on(_MESSAGES, _by_topic(sent, delivered, shared))
+        yield from pass_on(_MESSAGES, _by_topic(sent, delivered, shared), shared.file_groups)
         marked = marks_of(sent, clients.clients, (), clients.users)
         groups = marked["file"].to_numpy() % shared.file_groups
         of_files = split_rows(marked, groups, shared.file_groups)
-        yield from pass_on(_MARKS, ([table] for table in of_files), shared.topic_partitions)
+        yield from pass_on(_MARKS, ([table] for table in of_files))
     yield from write_tables(clients.tables.items(), shared.output)
     clients.tables.clear()
     yield from pass_value(_CLIENTS, 0, clients, Clients)
@@ -342,8 +291,7 @@ def _match(given: PartInput, shared: _Shared) -> Outputs:
     users = {sender: matched.users[sender] for sender in senders & matched.users.keys()}
     for number in range(shared.file_groups):
         wills = [will for will in matched.wills if will.file % shared.file_groups == number]
-        part = shared.topic_partitions + number
-        yield from pass_value(_WILLS, part, (wills, users), _Wills)
+        yield from pass_value(_WILLS, number, (wills, users), _Wills)
     yield from pass_value(_CONNECTIONS, 0, matched.connections, _Connections)
 
 
@@ -364,30 +312,28 @@ def _pass_known(matched: Matched, firsts: dict[int, int], shared: _Shared) -> Ou
 
     for number in range(shared.topic_partitions):
         known = _Known(topics_of(number), matched.clients, firsts)
-        yield from pass_value(_KNOWN, number, known, _Known)
+        yield from pass_value(_KNOWN, shared.file_groups + number, known, _Known)
 
 
 def _write_rest(given: PartInput, shared: _Shared) -> Outputs:
     """Write the deliveries of some topics, or the messages of some files."""
-    number = given.part - shared.topic_partitions
-    if number < 0:
-        yield from _deliver(given.inbox, shared)
+    if given.part < shared.file_groups:
+        yield from _write_messages(given.inbox, given.part, shared)
     else:
-        yield from _write_messages(given.inbox, number, shared)
+        yield from _deliver(given.inbox, shared)
 
 
-def _write_messages(inbox: Inbox, number: int, shared: _Shared) -> Results:
+def _write_messages(inbox: Inbox, group: int, shared: _Shared) -> Outputs:
     """Write the messages among the packets of a group of files."""
     ((wills, users),) = values_of(inbox, _WILLS, _Wills)
     parts = [table for passed in inbox.get(_MARKS, ()) for table in passed.tables]
     marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), wills, users)])
+    numbers = range(group, len(shared.files), shared.file_groups)
     messages = (
         ("messages", table)
-        for file in range(number, len(shared.files), shared.file_groups)
+        for file in shared.files.packets(numbers, inbox)
         for table in messages_of(
-            partial(read_batches, shared.files[file]),
-            marked.filter(pc.equal(marked["file"], file)),
-            shared.unknown,
+            file.batches, marked.filter(pc.equal(marked["file"], file.number)), shared.unknown
         )
     )
     yield from write_tables(messages, shared.output)
@@ -407,7 +353,7 @@ def _deliver(inbox: Inbox, shared: _Shared) -> Outputs:
     yield from pass_value(_RECORDS, 0, derived.records, _Rest)
 
 
-def _explain(given: PartInput, shared: _Shared) -> Results:
+def _explain(given: PartInput, shared: _Shared) -> Outputs:
     """Write the rows that follow from the records of all topics."""
     of_topics = values_of(given.inbox, _RECORDS, _Rest)
     (connections,) = values_of(given.inbox, _CONNECTIONS, _Connections)

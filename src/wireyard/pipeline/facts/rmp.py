@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -20,25 +20,21 @@ import pyarrow.compute as pc
 
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
-from wireyard.lake.parts import read_batches
-from wireyard.layers.gaps import stream_keys
+from wireyard.layers.gaps import of_sources, stream_keys
 from wireyard.layers.rmp.chain import CHAIN, ConversationMessage
 from wireyard.layers.rmp.observer import NEEDED
 from wireyard.layers.stages import Fact, Found, Key, KeyedRecord, Order
 from wireyard.layers.stages import Stage as Step
 from wireyard.layers.tables import fact_table
-from wireyard.pipeline.exchange import PartInput, Stage, pass_by_text, pass_value, values_of
+from wireyard.pipeline.exchange import Inbox, PartInput, Stage, pass_by_text, pass_value, values_of
 from wireyard.pipeline.facts.tasks import (
+    Divided,
     Division,
-    FactWriter,
-    Group,
     Output,
     Outputs,
-    Result,
+    Plan,
     dropped_rows,
-    run_stages,
 )
-from wireyard.pipeline.running import Runner
 from wireyard.streams.plan import make_plan
 
 _MOST_PACKETS: Final = 1 << 13
@@ -52,29 +48,29 @@ _SENDERS, _CONVERSATIONS = CHAIN
 _Records = list[tuple[Key, Order, ConversationMessage]]
 
 
-def _write_by_sender(runner: Runner, output: Output, group: Group) -> Iterable[Result]:
-    """Write the facts of some inputs, sender by sender; return the results."""
-    parts, paths = -(-group.packets // _MOST_PACKETS), [path for _, path in group.files]
+def _plan(divided: Divided, output: Output) -> Plan:
+    """Return the stages: packets by sender, then messages by process."""
+    parts = -(-divided.packets // _MOST_PACKETS) or 1
     stages = [
         Stage([_PACKETS], parts, partial(_follow_senders, parts=parts, output=output)),
         Stage([_RECORDS], parts, partial(_match_replies, parts=parts, output=output)),
     ]
-    split = partial(_split, sources=group.sources, parts=parts)
-    return run_stages(runner, paths, split, stages)
+    return Plan(partial(_split, divided=divided, parts=parts), stages)
 
 
-DIVISION: Final = Division(_MOST_PACKETS, sys.maxsize, _write_by_sender)
+DIVISION: Final = Division(_MOST_PACKETS, sys.maxsize, _plan)
 
 
-def _split(path: str, sources: Sequence[str], parts: int) -> Outputs:
+def _split(number: int, inbox: Inbox, divided: Divided, parts: int) -> Outputs:
     """Partition the packets of a file by sender."""
     schema = make_plan(get_format("rmp"), captured=True).schema
     names = [*dict.fromkeys((*NEEDED, "offset"))]
-    for table in read_batches(path, names):
-        own = table.filter(pc.is_in(table["source"].cast(pa.string()), pa.array(sources)))
-        rows = own.select(names).cast(pa.schema(map(schema.field, names)))
-        rows = rows.append_column("key", stream_keys(rows))
-        yield from pass_by_text(_PACKETS, rows, "key", parts)
+    for file in divided.files.packets([number], inbox):
+        for table in file.batches(names):
+            own = table.filter(of_sources(table, divided.sources))
+            rows = own.select(names).cast(pa.schema(map(schema.field, names)))
+            rows = rows.append_column("key", stream_keys(rows))
+            yield from pass_by_text(_PACKETS, rows, "key", parts)
 
 
 def _follow_senders(given: PartInput, parts: int, output: Output) -> Outputs:
@@ -104,7 +100,7 @@ def _match_replies(given: PartInput, parts: int, output: Output) -> Outputs:
 
 def _run(step: Step, of_keys: Iterable[Iterator[Any]], parts: int, output: Output) -> Outputs:
     """Run a step over the records of one key after another; write and pass on what it finds."""
-    writer, tables = FactWriter(output), defaultdict[str, list[Row]](list)
+    writer, tables = output.writer(), defaultdict[str, list[Row]](list)
     records, dropped = defaultdict[int, _Records](list), Counter[str]()
     held_bytes = 0
     found: Iterable[Found] = chain.from_iterable(map(step, of_keys))

@@ -12,12 +12,10 @@ show. So the facts of some inputs can be made while those of others stay.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
@@ -43,10 +41,12 @@ from wireyard.pipeline.facts.tasks import (
     FactFile,
     Group,
     Messages,
-    Output,
+    Outputs,
     Result,
-    Results,
+    Staged,
     derive_groups,
+    divide,
+    division_of,
     groups_of,
     run_tasks,
     write_tables,
@@ -58,8 +58,6 @@ from wireyard.streams.source import filesystem
 _SPANS: Final = ("source", "producer", "first_ms", "last_ms")
 _OF_MESSAGES: Final = ("source", "packet_type", "sys_message_id")
 
-_DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
-"""By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 _LEFT_OUT: Final = {
     "undelivered": "deliveries to subscribers that did not get a message are in no row: too many"
     " subscriptions match too many messages",
@@ -101,32 +99,23 @@ def write_facts(
     lake.make_staging(all_tables())
     in_files = [*chain.from_iterable(map(_rows, captured))]
     ends_ns = ends_of_captures(in_files)
-    output = Output(lake.staged(""), FrameFiles(in_files).spans, ends_ns)
+    output = Staged(lake.staged(""), FrameFiles(in_files).spans, ends_ns)
     staged_facts = _StagedFacts(runner, lake, output)
     tasks, large = list[list[Group]](), list[tuple[Division, Group]]()
     for facts in registered():
         groups = groups_of(facts, files, inputs, streams)
-        division = _division(facts.protocol) if groups else None
-        most = sys.maxsize
-        if division is not None:
-            most = division.most_here if runner.in_process else division.most_packets
-            large += [(division, group) for group in groups if group.packets > most]
+        if not groups:
+            continue
+        division = division_of(facts.protocol)
+        most = division.most_here if runner.in_process else division.most_packets
+        large += [(division, group) for group in groups if group.packets > most]
         small = [group for group in groups if group.packets <= most]
         tasks += group_in_order(small, attrgetter("packets"), min(most, TASK_PACKETS))
     staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, output=output)))
     for division, group in large:
-        staged_facts.add(division.divide(runner, output, group))
+        staged_facts.add(divide(runner, output, group, division))
     staged_facts.derive_more()
     return staged_facts.finish()
-
-
-def _division(protocol: str) -> Division | None:
-    """Return how a protocol is divided; None if one task derives all, however many packets."""
-    name = _DIVIDED.get(protocol)
-    if name is None:
-        return None
-    found: Division = import_module(f"wireyard.pipeline.facts.{name}").DIVISION
-    return found
 
 
 def related_to(lake: Lake, producers: pa.Table, changed: Collection[str]) -> set[str]:
@@ -207,7 +196,7 @@ def _read(path: str, columns: Sequence[str] | None = None) -> pa.Table:
 class _StagedFacts:
     """The files of facts that tasks have written, and the values that they have returned."""
 
-    def __init__(self, runner: Runner, lake: Staging, output: Output) -> None:
+    def __init__(self, runner: Runner, lake: Staging, output: Staged) -> None:
         self._runner, self._lake, self._output = runner, lake, output
         self._facts: defaultdict[str, dict[str, Sequence[str]]] = defaultdict(dict)
         self._messages = list[Messages]()
@@ -259,7 +248,7 @@ class _StagedFacts:
         self.add(run_tasks(self._runner, [parts] * any(parts), work))
 
 
-def _delay(path: str, delays: pa.Table, output: Output) -> Results:
+def _delay(path: str, delays: pa.Table, output: Staged) -> Outputs:
     """Write the latencies of a file of deliveries whose messages may have delivery delays."""
     parts = (latencies(rows, delays) for rows in read_batches(path, LATENCY_NEEDED))
     yield from write_tables((("latencies", part) for part in parts), output)
@@ -273,7 +262,7 @@ class _Parts(NamedTuple):
     producers: tuple[str, ...]
 
 
-def _merge(parts: _Parts, output: Output) -> Results:
+def _merge(parts: _Parts, output: Staged) -> Outputs:
     """Write the tables `destinations` and `producers`, with one row for a key of several parts."""
     tables = list[tuple[str, pa.Table]]()
     if parts.counts:

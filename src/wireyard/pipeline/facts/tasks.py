@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain, starmap
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,8 +26,9 @@ from wireyard.layers.latencies import delayed, latencies
 from wireyard.layers.stages import Dropped
 from wireyard.layers.tables import with_times
 from wireyard.pipeline.decoding.task import packets_table
-from wireyard.pipeline.exchange import Blob, Stage
+from wireyard.pipeline.exchange import Blob, Inbox, Stage
 from wireyard.pipeline.running import Runner
+from wireyard.streams.source import filesystem
 
 
 class FactFile(NamedTuple):
@@ -54,6 +57,8 @@ Outputs = Iterable[Result | Blob]
 TASK_PACKETS: Final = 1 << 17
 """Packets of several inputs for a task, which takes about a second: then its core is free for what
 is in a hurry, such as parts of growing inputs."""
+_DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
+"""By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
 _TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
@@ -70,15 +75,103 @@ class Group(NamedTuple):
     """Files of the table `streams`."""
 
 
-class Output(NamedTuple):
+class Writer(Protocol):
+    """Writes rows of tables as they come."""
+
+    def write(self, name: str, table: pa.Table) -> None:
+        """Write rows of a table."""
+
+    def close(self) -> Outputs:
+        """Finish, and yield what was written."""
+
+
+class Output(Protocol):
     """Where tasks write facts."""
 
-    staging: str
-    """The folder of the run's staged tables."""
+    def writer(self) -> Writer:
+        """Return the writer of a task."""
+
+
+class Staged(NamedTuple):
+    """Files of a run's staged tables: an `Output`."""
+
+    folder: str
     spans: Spans
     """The frames of the files of captures."""
     ends_ns: Mapping[str, int]
     """When each capture ends."""
+
+    def writer(self) -> Writer:
+        """Return the writer of a task."""
+        return FactWriter(self.folder, FrameFiles.of(self.spans))
+
+
+class Files(Protocol):
+    """Files of packets by number, that stages read more than once."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+
+    def packets(self, numbers: Iterable[int], inbox: Inbox) -> Iterator[PacketFile]:
+        """Yield some files; `inbox` is what was passed on to the part that reads them."""
+
+    def streams(self, number: int, columns: Sequence[str], inbox: Inbox) -> Iterator[pa.Table]:
+        """Yield columns of the captured streams that belong to a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFiles:
+    """The files of a group in the lake: `Files`."""
+
+    paths: tuple[tuple[str, str], ...]
+    """Format and path of each file of packets."""
+    sources: tuple[str, ...]
+    tables: tuple[str, ...]
+    """Files of the table `streams`."""
+
+    def __len__(self) -> int:
+        """Return how many files of packets there are."""
+        return len(self.paths)
+
+    def packets(self, numbers: Iterable[int], inbox: Inbox) -> Iterator[PacketFile]:
+        """Yield some files."""
+        return map(partial(_opened, self.paths), numbers)
+
+    def streams(self, number: int, columns: Sequence[str], inbox: Inbox) -> Iterator[pa.Table]:
+        """Yield columns of the captured streams in a share of the files of streams."""
+        return captured_streams(self.tables[number :: len(self)], self.sources, columns)
+
+
+class Counted(NamedTuple):
+    """What is counted in a file of packets before they are divided."""
+
+    topics: dict[str, int]
+    """The packets of each topic."""
+    evidence: pa.Table
+    """For the sides of streams."""
+
+
+class Divided(NamedTuple):
+    """The packets that stages divide among tasks."""
+
+    files: Files
+    sources: tuple[str, ...]
+    packets: int
+    counted: Sequence[Counted] = ()
+    """Of each file, if its protocol counts."""
+    streams: pa.Table = STREAMS.empty_table()
+    """As of `shown_streams`, if its protocol counts."""
+
+
+class Plan(NamedTuple):
+    """The stages by which the facts of many packets are made."""
+
+    split: Callable[[int, Inbox], Outputs]
+    """The first stage: the number of a file, and what was passed on to it -> its packets by key."""
+    stages: Sequence[Stage]
+    groups: int = 0
+    """Groups of files, by the remainder of their number, that are read again: the first parts of
+    the stages that read `FILES`."""
 
 
 class Division(NamedTuple):
@@ -88,8 +181,19 @@ class Division(NamedTuple):
     """Packets of inputs that a task of a cluster holds at once."""
     most_here: int
     """The same in this process, which has all of the memory, and to which stages are no gain."""
-    divide: Callable[[Runner, Output, Group], Iterable[Result]]
-    """Runs the stages over the packets of a group."""
+    plan: Callable[[Divided, Output], Plan]
+    count_file: Callable[[PacketFile, Collection[str]], Counted] | None = None
+    """A file and the sources of its packets -> what `plan` needs to be counted in it."""
+
+
+FILES: Final = "files"
+"""The name under which packets of files are passed on, where no lake has them."""
+
+
+def division_of(protocol: str) -> Division:
+    """Return how the facts of a protocol are divided."""
+    found: Division = import_module(f"wireyard.pipeline.facts.{_DIVIDED[protocol]}").DIVISION
+    return found
 
 
 def groups_of(
@@ -160,11 +264,39 @@ def run_tasks(
     return runner.run(tasks, work, kind, together=_TOGETHER)
 
 
-def run_stages(
-    runner: Runner, first: Sequence[Any], work: Callable[[Any], Outputs], stages: Iterable[Stage]
-) -> list[Any]:
-    """Run stages; return the results of their tasks."""
-    return runner.run_stages(first, work, [*stages], Result, together=_TOGETHER)
+def divide(runner: Runner, output: Staged, group: Group, division: Division) -> list[Result]:
+    """Write the facts of a group, stage by stage; return the results of all tasks."""
+    divided = Divided(_files_of(group), group.sources, group.packets)
+    if division.count_file is not None:
+        count = partial(_count_in, divided=divided, count_file=division.count_file)
+        counted = run_tasks(runner, range(len(divided.files)), count, Counted)
+        shown = pa.concat_tables(shown_streams(group, output.ends_ns))
+        divided = divided._replace(counted=counted, streams=shown)
+    plan = division.plan(divided, output)
+    first, split = range(len(divided.files)), partial(_split_file, split=plan.split)
+    return runner.run_stages(first, split, plan.stages, Result, together=_TOGETHER)
+
+
+def _files_of(group: Group) -> LakeFiles:
+    """Return the files of a group by size: no core has a large one when the others are idle."""
+    system = filesystem(group.files[0][1])[0]
+    infos = system.get_file_info([filesystem(path)[1] for _, path in group.files])
+    sizes = dict(zip(group.files, (info.size for info in infos), strict=True))
+    largest_first = tuple(sorted(group.files, key=sizes.__getitem__, reverse=True))
+    return LakeFiles(largest_first, group.sources, group.streams)
+
+
+def _count_in(
+    number: int, divided: Divided, count_file: Callable[[PacketFile, Collection[str]], Counted]
+) -> Iterator[Counted]:
+    """Count what a plan needs in a file."""
+    for file in divided.files.packets([number], {}):
+        yield count_file(file, divided.sources)
+
+
+def _split_file(number: int, split: Callable[[int, Inbox], Outputs]) -> Outputs:
+    """Partition the packets of a file."""
+    return split(number, {})
 
 
 class FactWriter:
@@ -173,8 +305,8 @@ class FactWriter:
     These are without the delays that producers requested, which the messages have.
     """
 
-    def __init__(self, output: Output) -> None:
-        self._staging, self._captured = output.staging, FrameFiles.of(output.spans)
+    def __init__(self, folder: str, captured: FrameFiles) -> None:
+        self._folder, self._captured = folder, captured
         self._files: dict[str, tuple[str, PartFile]] = {}
         self._sources = defaultdict[str, set[str]](set)
         self._messages = list[Messages]()
@@ -190,13 +322,13 @@ class FactWriter:
         timed = with_times(name, self._captured.locate(table) if name == "messages" else table)
         if name not in self._files:
             file = f"part-{uuid4().hex}.parquet"
-            self._files[name] = file, PartFile(f"{self._staging}/{name}/{file}", timed.schema)
+            self._files[name] = file, PartFile(f"{self._folder}/{name}/{file}", timed.schema)
         for batch in timed.to_batches():
             self._files[name][1].write(batch)
         self._sources[name].update(pc.unique(timed["source"]).to_pylist())
 
     def close(self) -> Results:
-        """Finish the files, and yield them."""
+        """Finish the files, and yield them with what other tables need of them."""
         for name, (file, part) in self._files.items():
             part.close()
             yield FactFile(name, file, tuple(sorted(self._sources[name])))
@@ -204,9 +336,9 @@ class FactWriter:
             yield Messages(*map(pa.concat_tables, zip(*self._messages, strict=True)))
 
 
-def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Results:
-    """Write rows of tables; yield their files."""
-    writer = FactWriter(output)
+def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Outputs:
+    """Write rows of tables; yield what was written."""
+    writer = output.writer()
     for name, table in tables:
         writer.write(name, table)
     yield from writer.close()
@@ -235,14 +367,17 @@ def derive_whole(facts: Facts, group: Group, ends_ns: Mapping[str, int]) -> Deri
 
     `ends_ns` is when each capture ends.
     """
-    opened = [
-        PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))
-        for number, (format, path) in enumerate(group.files)
-    ]
+    opened = [_opened(group.files, number) for number in range(len(group.files))]
     return facts.derive(opened, pa.concat_tables(shown_streams(group, ends_ns)), group.sources)
 
 
-def derive_groups(groups: Sequence[Group], output: Output) -> Results:
+def _opened(paths: Sequence[tuple[str, str]], number: int) -> PacketFile:
+    """Return a file, by format and path, as one that is read by columns."""
+    format, path = paths[number]
+    return PacketFile(number, format, partial(read_batches, path), partial(read_footer_table, path))
+
+
+def derive_groups(groups: Sequence[Group], output: Staged) -> Outputs:
     """Write the facts of some groups of one protocol; yield the results."""
     derived = [
         derive_whole(facts, each, output.ends_ns)
