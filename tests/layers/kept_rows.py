@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from wireyard.layers.newest import NewestRows
+import pyarrow as pa
+
+from wireyard.layers.facts import PacketFile
+from wireyard.layers.newest import NewestRows, NewestRules
 
 Row = dict[str, Any]
 
@@ -20,6 +23,21 @@ TIMES: Final = {
 COMPLETE: Final = {"conversations": "replied_ns", "transactions": "ended_ns"}
 """The column that is null in a row that is not complete."""
 OF_GAPS: Final = ("in_flight_sent", "in_flight_received", "pauses", "paused_ns")
+
+
+def derived_rows(
+    rules: NewestRules, packets: Mapping[str, pa.Table], streams: pa.Table, source: str
+) -> dict[str, list[Row]]:
+    """Return the rows that follow from all packets of an input, by table."""
+    files = [
+        PacketFile.in_memory(number, name, some)
+        for number, (name, some) in enumerate(packets.items())
+        if some.num_rows
+    ]
+    tables: dict[str, list[Row]] = {}
+    for name, part in rules.facts.derive(files, streams, [source]).tables:
+        tables.setdefault(name, []).extend(part.to_pylist())
+    return tables
 
 
 class KeptRows:

@@ -18,6 +18,8 @@ from wireyard.layout import Column
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from wireyard.layers.newest import NewestRules
+
 _MODULES = [
     "wireyard.layers.mqtt.facts",
     "wireyard.layers.jmq.facts",
@@ -49,6 +51,15 @@ class PacketFile(NamedTuple):
     footer: Callable[[str, pa.Schema], pa.Table | None] = lambda _name, _schema: None
     """Name and schema of a table -> the table in the file's metadata; None if there is none."""
 
+    @classmethod
+    def in_memory(cls, number: int, format: str, packets: pa.Table) -> PacketFile:
+        """Return packets in memory as a file."""
+
+        def batches(columns: Sequence[str]) -> Iterable[pa.Table]:
+            return [packets.select([name for name in columns if name in packets.column_names])]
+
+        return cls(number, format, batches)
+
 
 class DerivedFiles(NamedTuple):
     """The tables that follow from files of packets."""
@@ -73,7 +84,9 @@ class Facts:
     streams of the inputs. With `shares_messages`, several inputs may show the same message, so its
     key is the same in all. `verdicts` are those on deliveries, those of one condition from worst to
     best. `tables` has the columns of tables that it has alone, each with ``source, stream,
-    offset``. `symptoms` are the problems that ``wireyard why`` looks for in its tables.
+    offset``. `symptoms` are the problems that ``wireyard why`` looks for in its tables. `newest`
+    returns the rules for the newest packets of inputs that grow; without it they have no facts
+    until the facts of all packets are made.
     """
 
     protocol: str
@@ -83,6 +96,7 @@ class Facts:
     verdicts: Mapping[str, Verdict]
     symptoms: tuple[Symptom, ...]
     tables: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
+    newest: Callable[[], NewestRules] | None = None
 
 
 def registered() -> tuple[Facts, ...]:

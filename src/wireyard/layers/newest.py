@@ -1,11 +1,11 @@
 """The rows of the newest messages of inputs that grow, before all their packets are read anew.
 
 The tables of an input follow from all of its packets. Here the rows about messages follow from the
-newest packets and from the rare ones before them, such as logins, subscriptions and consumers. The
-packets between are treated as a gap, as if they were lost, and nothing is concluded from what a gap
-may hide. Rows that depend on the gap are left to the next run over all packets. Each protocol
-defines which packets are rare, how rows follow from packets, and which rows a gap may have changed:
-see `MessageProtocol`.
+newest packets and from the rare ones before them, such as logins, subscriptions and consumers, by
+the same `Facts.derive`. The packets between are treated as a gap, as if they were lost, and nothing
+is concluded from what a gap may hide. Rows that depend on the gap are left to the next run over all
+packets. Each protocol defines which packets are rare, and which rows a gap may have changed: see
+`NewestRules`.
 
 The rare packets are enough for the row of a session, but for its sums of packets and bytes, which
 are counted as packets arrive.
@@ -13,7 +13,7 @@ are counted as packets arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Bools
-from wireyard.formats.base import Row
 from wireyard.layers.endpoints import connection_of
+from wireyard.layers.facts import Facts, PacketFile
 from wireyard.layers.gaps import (
     BETWEEN,
     PLACE,
@@ -72,11 +72,12 @@ SureRows = Callable[[str, pa.Table], pa.Array]
 """The name of a table, rows of it -> which of the rows no packet in the gap can change."""
 
 
-class MessageProtocol(NamedTuple):
-    """The rules of a protocol by which rows follow from its newest packets."""
+class NewestRules(NamedTuple):
+    """The rules of a protocol for its newest packets."""
 
-    name: str
-    """The value of the column `protocol`."""
+    facts: Facts
+    few: int
+    """The most packets whose facts are made in about a second, while parts wait for them."""
     needed: Mapping[str, Sequence[str]]
     """The columns of packets that are read, by format."""
     tables: Sequence[str]
@@ -84,8 +85,6 @@ class MessageProtocol(NamedTuple):
     `message_key`."""
     is_rare: Callable[[str, pa.Table], Bools]
     """Returns which packets of a format are rare: these are kept when others become a gap."""
-    derive: Callable[[Packets, Sequence[Row], Sequence[str]], Iterable[tuple[str, pa.Table]]]
-    """Derives parts of tables from packets with gaps, rows about their streams, and the inputs."""
     is_counted: Callable[[str, pa.Table], Bools]
     """Returns which packets of a format count in the sums of their session."""
     last_ids: Callable[[str, pa.Table], LastIds | None]
@@ -95,6 +94,11 @@ class MessageProtocol(NamedTuple):
     """Takes packets without gaps and the greatest ids in the gap. Returns a function that selects
     the rows of what was sent or began after the gap and that no packet in the gap can change. Rows
     of sessions are selected if all rare packets of the session are there."""
+
+    @property
+    def name(self) -> str:
+        """The protocol."""
+        return self.facts.protocol
 
 
 class NewestRows(NamedTuple):
@@ -115,14 +119,14 @@ class NewestPackets:
     the rare ones, `MAX_NEWEST` if it is None.
     """
 
-    def __init__(self, protocol: MessageProtocol, most: int | None = None) -> None:
-        self.protocol = protocol
+    def __init__(self, rules: NewestRules, most: int | None = None) -> None:
+        self.rules = rules
         self._most = MAX_NEWEST if most is None else most
         self._since_ns: dict[str, int] = {}
         self._made_ns: dict[str, int] = {}
         """By input: the time up to which facts of all packets are known to be made."""
-        self._rare: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
-        self._newest: dict[str, list[pa.Table]] = {name: [] for name in protocol.needed}
+        self._rare: dict[str, list[pa.Table]] = {name: [] for name in rules.needed}
+        self._newest: dict[str, list[pa.Table]] = {name: [] for name in rules.needed}
         self._gap_ns: dict[str, int] = {}
         """By input: the time of the last packet in a gap."""
         self._last_ids: dict[str, tuple[int, int]] | None = {}
@@ -146,14 +150,14 @@ class NewestPackets:
 
         With `old`, only the rare ones of the packets up to `since_ns` are kept.
         """
-        self._add_to_sums(packets.filter(pa.array(self.protocol.is_counted(format, packets))))
+        self._add_to_sums(packets.filter(pa.array(self.rules.is_counted(format, packets))))
         self._add(format, packets, old=old)
 
     def _add(self, format: str, packets: pa.Table, *, old: bool) -> None:
         if old:
             # Packets are old by their own times: several files of packets may have become one.
             is_old = times_of(packets) <= of_inputs(packets, self._since_ns)
-            rare = is_old & self.protocol.is_rare(format, packets)
+            rare = is_old & self.rules.is_rare(format, packets)
             _append(self._rare[format], packets.filter(pa.array(rare)))
             self._add_ids_of_gap(format, packets.filter(pa.array(is_old & ~rare)))
             packets = packets.filter(pa.array(~is_old))
@@ -170,7 +174,7 @@ class NewestPackets:
             self._gap_ns[source] = max(self._gap_ns[source], time_ns)
         if self._last_ids is None:
             return
-        ids = self.protocol.last_ids(format, packets)
+        ids = self.rules.last_ids(format, packets)
         if ids is None or len(self._last_ids) > MAX_RARE:
             self._last_ids = None
             return
@@ -228,7 +232,7 @@ class NewestPackets:
     @classmethod
     def restored(
         cls,
-        protocol: MessageProtocol,
+        rules: NewestRules,
         source: str,
         values: Mapping[str, Any],
         tables: Mapping[str, pa.Table],
@@ -237,7 +241,7 @@ class NewestPackets:
 
         A malformed state raises a KeyError, TypeError, ValueError or AttributeError.
         """
-        one = cls(protocol)
+        one = cls(rules)
         one.advance(source, int(values["since_ns"]))
         one._made_ns[source], one._gap_ns[source] = int(values["made_ns"]), int(values["gap_ns"])
         one._last_ids = None
@@ -252,7 +256,7 @@ class NewestPackets:
         }
         for name, table in tables.items():
             kind, _, format = name.partition(" ")
-            if not {*protocol.needed[format]} >= {*table.column_names} >= {*PLACE}:
+            if not {*rules.needed[format]} >= {*table.column_names} >= {*PLACE}:
                 raise ValueError(f"a table of {format} with other columns")
             if pc.unique(table["source"].cast(pa.string())).to_pylist() != [source]:
                 raise ValueError("packets of another input")
@@ -274,22 +278,25 @@ class NewestPackets:
 
     # --- rows ---------------------------------------------------------------------------------
 
-    def rows(self, shown: Sequence[Row], sources: Sequence[str]) -> list[NewestRows]:
+    def rows(self, shown: pa.Table, sources: Sequence[str]) -> list[NewestRows]:
         """Return the rows of some inputs that follow from the packets here; evict old packets.
 
         All are derived in one call: for few packets it takes about as long as for one input.
-        `shown` are rows that describe the streams, for `MessageProtocol.derive`.
+        `shown` are rows that describe the streams, for `Facts.derive`.
         """
         packets = self._packets_of(sources)
         if not packets:
             return []
         both = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
-        gapped = {name: table for name, (table, _) in both.items()}
+        files = [
+            PacketFile.in_memory(number, name, table)
+            for number, (name, (table, _)) in enumerate(both.items())
+        ]
         derived: dict[str, list[pa.Table]] = {}
-        for name, part in self.protocol.derive(gapped, shown, sources):
+        for name, part in self.rules.facts.derive(files, shown, sources).tables:
             derived.setdefault(name, []).append(part)
         tables = {name: join_tables(parts) for name, parts in derived.items()}
-        is_sure = self.protocol.sure_rows(packets, self._last_ids)
+        is_sure = self.rules.sure_rows(packets, self._last_ids)
         chosen = self._message_rows(tables, is_sure) | self._other_rows(tables, is_sure)
         if _SESSIONS in chosen:
             sessions, times = chosen[_SESSIONS]
@@ -328,7 +335,7 @@ class NewestPackets:
         keys = source_keys(messages, messages["message_key"]).combine_chunks()
         times = messages["captured_ns"].combine_chunks()
         chosen = {_MESSAGES: (messages, times)}
-        for name in self.protocol.tables:
+        for name in self.rules.tables:
             if name != _MESSAGES and (rows := tables.get(name)) is not None:
                 place = pc.index_in(source_keys(rows, rows["message_key"]), value_set=keys)
                 rows = rows.append_column(_AT, place).filter(place.is_valid())

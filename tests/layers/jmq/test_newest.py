@@ -17,7 +17,8 @@ import wireyard
 from tests.layers.jmq.judge import NO_ENDS
 from tests.layers.jmq.make import BROKER, Talk
 from tests.layers.jmq.recorded import SCENARIOS, ended
-from tests.layers.kept_rows import KeptRows
+from tests.layers.kept_rows import KeptRows, derived_rows
+from wireyard.captures.stream_table import streams_table
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS
@@ -157,18 +158,19 @@ def recorded(path: Path) -> Tables:
     return found
 
 
-def shown_of(packets: Tables, over: Ends) -> list[Row]:
+def shown_of(packets: Tables, over: Ends) -> pa.Table:
     """Return what a capture shows of its streams."""
-    rows = [
-        row for some in packets.values() for row in some.select(["source", "stream"]).to_pylist()
-    ]
-    keys = sorted({(row["source"], row["stream"]) for row in rows})
+    formats = {
+        (row["source"], row["stream"]): format
+        for format, some in packets.items()
+        for row in some.select(["source", "stream"]).to_pylist()
+    }
     shown = []
-    for key in keys:
+    for key in sorted(formats):
         ns, frame = over.get(key, (None, None))
         end = {"ended": "fin" if key in over else None, "ended_ns": ns, "ended_frame": frame}
-        shown.append({"source": key[0], "stream": key[1], **end})
-    return shown
+        shown.append({"source": key[0], "stream": key[1], "format": formats[key], **end})
+    return streams_table(shown)
 
 
 def over_until(over: Ends, ns: int, *, last: bool) -> Ends:
@@ -184,14 +186,6 @@ def until(packets: Tables, ns: int, since: int = -1) -> Tables:
         )
         for name, some in packets.items()
     }
-
-
-def derived(packets: Tables, shown: list[Row], source: str) -> dict[str, list[Row]]:
-    tables: dict[str, list[Row]] = {}
-    there = {name: some for name, some in packets.items() if some.num_rows}
-    for name, part in JMS.derive(there, shown, [source]):
-        tables.setdefault(name, []).extend(part.to_pylist())
-    return tables
 
 
 def as_text(row: Row) -> str:
@@ -252,7 +246,7 @@ def judge(
         if ns not in whole:
             so_far = until(packets, ns)
             shown = shown_of(so_far, over_until(over, ns, last=ns == times[-1]))
-            whole[ns] = derived(so_far, shown, source)
+            whole[ns] = derived_rows(JMS, so_far, shown, source)
         return whole[ns]
 
     kept = KeptRows(rows_of(times[0]), times[0])
@@ -338,7 +332,7 @@ def test_what_was_forgotten_of_a_connection_gives_no_wrong_row(
     some.advance(SOURCE, 0)
     for at in range(0, packets["jmq"].num_rows, 60):
         some.add("jmq", packets["jmq"].slice(at, 60))
-        some.rows([], [SOURCE])
+        some.rows(streams_table([]), [SOURCE])
         assert sum(part.num_rows for part in some._rare["jmq"]) <= 40
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.layers.kept_rows import KeptRows
+from tests.layers.kept_rows import KeptRows, derived_rows
 from tests.layers.mqtt.make import Capture
+from wireyard.captures.stream_table import STREAMS, streams_table
 from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.rows import rows_to_batch
 from wireyard.layers import newest
-from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.newest import MQTT
 from wireyard.layers.newest import NewestPackets, NewestRows
 from wireyard.schema import CAPTURED, COMMON
@@ -23,6 +23,7 @@ from wireyard.schema import CAPTURED, COMMON
 Row = dict[str, Any]
 
 SOURCE = "made.pcap"
+KEYS = pa.schema([STREAMS.field(name) for name in ("source", "stream")])
 
 
 class Traffic:
@@ -90,19 +91,17 @@ def packets_of(capture: Capture) -> pa.Table:
     return pa.Table.from_batches([batch]).select(MQTT.needed["mqtt"])
 
 
-def shown_of(packets: pa.Table) -> list[Row]:
-    """Return what a capture shows of streams that it has from their beginnings."""
-    names = packets["stream"].unique().to_pylist()
-    row = {"source": SOURCE, "opened": None, "begun": True, "ended": None}
-    return [row | {"stream": name, "ended_frame": None, "ended_ns": None} for name in names]
+def shown_of(*packets: pa.Table) -> pa.Table:
+    """Return what captures show of streams that they have from their beginnings."""
+    streams = pa.concat_tables(packets).select(["source", "stream"]).cast(KEYS)
+    return streams_table(
+        {**row, "format": "mqtt", "begun": True}
+        for row in streams.group_by(KEYS.names).aggregate([]).to_pylist()
+    )
 
 
 def derived(packets: pa.Table) -> dict[str, list[Row]]:
-    found = derive_files([lambda columns: [packets.select(columns)]], shown_of(packets), [SOURCE])
-    tables: dict[str, list[Row]] = {}
-    for name, part in found.tables:
-        tables.setdefault(name, []).extend(part.to_pylist())
-    return tables
+    return derived_rows(MQTT, {"mqtt": packets}, shown_of(packets), SOURCE)
 
 
 def parts_of(packets: pa.Table, since_ns: int, part: int) -> Iterator[tuple[int, list[NewestRows]]]:
@@ -192,14 +191,13 @@ def test_sessions_violations_and_answers_are_those_of_all_packets_so_far(
 def test_inputs_together_give_the_rows_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their streams have the same names, and their packets become gaps at different times."""
     monkeypatch.setattr(newest, "MAX_NEWEST", 60)
-    packets, shown = dict[str, pa.Table](), dict[str, list[Row]]()
+    packets = dict[str, pa.Table]()
     for seed, source in enumerate(("a.pcap", "b.pcap")):
         traffic = Traffic(4, seed)
         traffic.run(60)
         rows = packets_of(traffic.capture)
         place, names = rows.schema.get_field_index("source"), pa.array([source] * rows.num_rows)
         packets[source] = rows.set_column(place, "source", names.cast(rows.schema.types[place]))
-        shown[source] = [row | {"source": source} for row in shown_of(rows)]
     together, alone = NewestPackets(MQTT), {source: NewestPackets(MQTT) for source in packets}
     for source, one in alone.items():
         for some in (one, together):
@@ -211,8 +209,8 @@ def test_inputs_together_give_the_rows_of_each(monkeypatch: pytest.MonkeyPatch) 
             some = packets[source].slice(at, 30 if source == "a.pcap" else 40)
             one.add("mqtt", some)
             together.add("mqtt", some)
-            expected.update(_texts(one.rows(shown[source], [source])))
-        every = [row for rows in shown.values() for row in rows]
+            expected.update(_texts(one.rows(shown_of(packets[source]), [source])))
+        every = shown_of(*packets.values())
         assert Counter(_texts(together.rows(every, [*packets]))) == expected
         counts.update(name for name, *_ in expected)
     assert min(counts[name] for name in ("messages", "deliveries", "sessions")) > 20

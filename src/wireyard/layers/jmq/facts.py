@@ -13,6 +13,8 @@ from wireyard.layers.jmq.symptoms.cluster import CLUSTER
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from wireyard.layers.newest import NewestRules
+
 FORMATS: Final = ("jmq", "gpacket")
 VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType(
     {
@@ -74,6 +76,12 @@ def _derive(
     return derive_files(files, sources, ends_of([streams]), slices_of([streams]))
 
 
+def _newest() -> NewestRules:
+    from wireyard.layers.jmq.newest import JMS
+
+    return JMS
+
+
 FACTS: Final = Facts(
     protocol="jms",
     formats=FORMATS,
@@ -81,4 +89,5 @@ FACTS: Final = Facts(
     shares_messages=True,
     verdicts=VERDICTS,
     symptoms=(*SYMPTOMS, *CLUSTER),
+    newest=_newest,
 )

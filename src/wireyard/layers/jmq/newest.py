@@ -9,8 +9,6 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,15 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Bools
-from wireyard.formats.base import Row
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
-from wireyard.layers.facts import PacketFile
 from wireyard.layers.gaps import source_keys, stream_keys, torn_streams
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
-from wireyard.layers.jmq.files import MESSAGE_NEEDED, derive_files
+from wireyard.layers.jmq.facts import FACTS
+from wireyard.layers.jmq.files import MESSAGE_NEEDED
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
 from wireyard.layers.jmq.record_columns import KEY_PATTERN
-from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows
+from wireyard.layers.newest import LastIds, NewestRules, Packets, SureRows
 from wireyard.layers.tables import packet_keys
 
 _NEEDED: Final = tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))
@@ -61,26 +58,6 @@ def _is_counted(format: str, packets: pa.Table) -> Bools:
     """Return which rows are packets between clients and brokers."""
     is_packet: Bools = pc.equal(packets["status"].cast(pa.string()), "ok").to_numpy()
     return is_packet & (format == JMQ)
-
-
-def _derive(
-    packets: Packets, shown: Sequence[Row], sources: Sequence[str]
-) -> Iterable[tuple[str, pa.Table]]:
-    files = [
-        PacketFile(number, format, partial(_batches, table))
-        for number, (format, table) in enumerate(packets.items())
-    ]
-    ended = {
-        (row["source"], row["stream"]): (row["ended_ns"], row["ended_frame"])
-        for row in shown
-        if row["ended"] is not None
-    }
-    sliced = {row["source"] for row in shown if row.get("sliced")}
-    return derive_files(files, sources, ended, sliced).tables
-
-
-def _batches(packets: pa.Table, columns: Sequence[str]) -> list[pa.Table]:
-    return [packets.select([name for name in columns if name in packets.column_names])]
 
 
 def _last_ids(format: str, packets: pa.Table) -> LastIds | None:
@@ -147,12 +124,12 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     return is_sure
 
 
-JMS: Final = MessageProtocol(
-    name="jms",
+JMS: Final = NewestRules(
+    facts=FACTS,
+    few=1 << 17,
     needed={JMQ: _NEEDED, GPACKET: _NEEDED},
     tables=("messages", "deliveries", "hops"),
     is_rare=_is_rare,
-    derive=_derive,
     is_counted=_is_counted,
     last_ids=_last_ids,
     sure_rows=_sure_rows,

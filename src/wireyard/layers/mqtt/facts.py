@@ -12,6 +12,8 @@ from wireyard.layers.mqtt.symptoms import SYMPTOMS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from wireyard.layers.newest import NewestRules
+
 FORMAT: Final = "mqtt"
 EVIDENCE: Final = "evidence"
 """Name of the table in the footers of packet files: the evidence for the directions of streams."""
@@ -86,6 +88,12 @@ def _derive(
     return derive_files([file.batches for file in files], shown, sources, evidence)
 
 
+def _newest() -> NewestRules:
+    from wireyard.layers.mqtt.newest import MQTT
+
+    return MQTT
+
+
 FACTS: Final = Facts(
     protocol="mqtt",
     formats=(FORMAT,),
@@ -93,4 +101,5 @@ FACTS: Final = Facts(
     shares_messages=False,
     verdicts=VERDICTS,
     symptoms=SYMPTOMS,
+    newest=_newest,
 )

@@ -6,7 +6,6 @@ retained values, messages that waited for their client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,16 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Bools
-from wireyard.formats.base import Row
 from wireyard.layers.gaps import source_keys, stream_keys, torn_streams
-from wireyard.layers.mqtt.columns import derive_files
+from wireyard.layers.mqtt.facts import FACTS, FORMAT
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.packets import NEEDED as PACKET_NEEDED
 from wireyard.layers.mqtt.packets import TRACKED
-from wireyard.layers.newest import LastIds, MessageProtocol, Packets, SureRows
+from wireyard.layers.newest import LastIds, NewestRules, Packets, SureRows
 from wireyard.layers.tables import packet_keys
-
-_FORMAT: Final = "mqtt"
 
 
 def _is_rare(format: str, packets: pa.Table) -> Bools:
@@ -38,13 +34,6 @@ def _is_counted(format: str, packets: pa.Table) -> Bools:
     return is_packet
 
 
-def _derive(
-    packets: Packets, shown: Sequence[Row], sources: Sequence[str]
-) -> Iterable[tuple[str, pa.Table]]:
-    table = packets[_FORMAT]
-    return derive_files([lambda columns: [table.select(columns)]], shown, sources).tables
-
-
 def _last_ids(format: str, packets: pa.Table) -> LastIds:
     """Return an empty mapping: MQTT messages have no ids."""
     return {}
@@ -56,7 +45,7 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     Messages with DUP are not marked: their first copy may be in the gap. Sessions are marked if
     their CONNECT is there, or was not captured.
     """
-    table = packets[_FORMAT]
+    table = packets[FORMAT]
     torn = torn_streams(table)
     resent = table.filter(pc.fill_null(table["dup"], False))
     resends = source_keys(resent, packet_keys(resent["stream"], resent["offset"]))
@@ -72,12 +61,12 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     return is_sure
 
 
-MQTT: Final = MessageProtocol(
-    name="mqtt",
-    needed={_FORMAT: tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))},
+MQTT: Final = NewestRules(
+    facts=FACTS,
+    few=1 << 18,
+    needed={FORMAT: tuple(dict.fromkeys((*PACKET_NEEDED, *MESSAGE_NEEDED)))},
     tables=("messages", "deliveries"),
     is_rare=_is_rare,
-    derive=_derive,
     is_counted=_is_counted,
     last_ids=_last_ids,
     sure_rows=_sure_rows,

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Ints
-from wireyard.formats.base import Row
 from wireyard.layers.facts import PacketFile
 from wireyard.layers.grouping import split_rows, text_codes
 from wireyard.layers.mqtt.columns import (
@@ -55,7 +54,6 @@ from wireyard.pipeline.exchange import (
 )
 from wireyard.pipeline.facts.tasks import (
     FILES,
-    STREAM_COLUMNS,
     Counted,
     Divided,
     Division,
@@ -74,13 +72,6 @@ UNDIVIDED: Final = 1 << 62
 """Count of a topic's packets that marks it as one whose messages must stay in one partition."""
 _HELD_BATCHES: Final = 16
 """Batches that are buffered before they are partitioned: about 150 bytes a packet."""
-
-
-def rows_of_streams(streams: pa.Table, format: str) -> list[Row]:
-    """Return the rows of the table `streams` that have a format, in any of its dialects."""
-    of_format = streams.filter(pc.starts_with(streams["format"], format))
-    rows: list[Row] = of_format.select(STREAM_COLUMNS).drop_columns("format").to_pylist()
-    return rows
 
 
 # --- what is counted ------------------------------------------------------------------------

@@ -348,18 +348,20 @@ STREAM_COLUMNS: Final = (
     "source", "stream", "format", "opened", "begun", "paired", "sliced", "ended",
     "ended_frame", "ended_ns", "last_ns",
 )  # fmt: skip
+STREAM_ROWS: Final = pa.schema([STREAMS.field(name) for name in STREAM_COLUMNS])
 """Columns of the table `streams` that facts follow from."""
 
 
-def shown_streams(group: Group, ends_ns: Mapping[str, int]) -> Iterator[pa.Table]:
-    """Yield `STREAM_COLUMNS` of the captured streams of inputs.
+def ends_of_sources(ends_ns: Mapping[str, int], sources: Iterable[str]) -> pa.Table:
+    """Return rows `STREAM_ROWS`, of no stream, that show until when captures last."""
+    ends = [{"source": one, "last_ns": ends_ns[one]} for one in sources if one in ends_ns]
+    return pa.Table.from_pylist(ends, STREAM_ROWS)
 
-    A further row for each capture, without a stream, shows until when it lasts.
-    """
-    yield from captured_streams(group.streams, group.sources, STREAM_COLUMNS)
-    ends = [{"source": one, "last_ns": ends_ns[one]} for one in group.sources if one in ends_ns]
-    schema = pa.schema([STREAMS.field(name) for name in STREAM_COLUMNS])
-    yield pa.Table.from_pylist(ends, schema)
+
+def shown_streams(group: Group, ends_ns: Mapping[str, int]) -> Iterator[pa.Table]:
+    """Yield `STREAM_ROWS` of the captured streams of inputs, and `ends_of_sources`."""
+    yield from captured_streams(group.streams, group.sources, STREAM_ROWS.names)
+    yield ends_of_sources(ends_ns, group.sources)
 
 
 def derive_whole(facts: Facts, group: Group, ends_ns: Mapping[str, int]) -> DerivedFiles:

@@ -1,6 +1,6 @@
 """Facts of the newest packets of growing inputs, until facts of all their packets are made.
 
-For MQTT and JMS; see ``wireyard.layers.newest``. The packets that they follow from are part of the
+See ``wireyard.layers.newest``. The packets that they follow from are part of the
 state of an input.
 """
 
@@ -9,29 +9,26 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import compress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.captures.live.state import StateError
-from wireyard.captures.stream_table import FILES, STREAMS
+from wireyard.captures.stream_table import FILES
 from wireyard.formats import get_format
 from wireyard.formats.base import Row
 from wireyard.lake.parts import measure, read_batches
 from wireyard.layers import newest
-from wireyard.layers.facts import facts_of
+from wireyard.layers.facts import registered
 from wireyard.layers.frame_files import FrameFiles, ends_of_captures
 from wireyard.layers.gaps import by_source, of_sources, stream_keys
 from wireyard.layers.jmq.newest import JMS
 from wireyard.layers.latencies import delayed, with_latencies
-from wireyard.layers.mqtt.newest import MQTT
-from wireyard.layers.newest import MessageProtocol, NewestPackets, NewestRows
+from wireyard.layers.newest import NewestPackets, NewestRows, NewestRules
 from wireyard.layers.tables import fact_table, join_tables
 from wireyard.pipeline.decoding.task import packets_table
-from wireyard.pipeline.facts.mqtt import rows_of_streams
-from wireyard.pipeline.facts.tasks import STREAM_COLUMNS
+from wireyard.pipeline.facts.tasks import STREAM_ROWS, ends_of_sources
 from wireyard.pipeline.growing.input import StateRow
 from wireyard.pipeline.growing.sessions import (
     SESSIONS,
@@ -51,27 +48,28 @@ __all__ = [
 
 _KIND: Final = "newest"
 """First word of the kinds of rows of a state that are read here."""
-_FEW: Final = ((MQTT, 1 << 18), (JMS, 1 << 17))
-"""The most packets whose facts are made in about a second, while parts wait for them."""
 _CLOSED: Final = "closed"
+_STREAMS: Final = "streams"
 _SESSION_KEY: Final = ("source", "stream", "offset")
 _SPANS: Final = ("source", "file", "first_frame", "frames", "last_ns")
 _SPAN_ROWS: Final = pa.schema([FILES.field(name) for name in _SPANS])
-_STREAM_ROWS: Final = pa.schema(
-    [STREAMS.field(name) for name in STREAM_COLUMNS if name != "format"]
-)
-_NO_STREAM: Final = dict.fromkeys(_STREAM_ROWS.names)
-"""The row of a capture's end, which is of no stream."""
+
+
+def _all_rules() -> list[NewestRules]:
+    """Return the rules of the protocols whose newest packets give rows."""
+    return [facts.newest() for facts in registered() if facts.newest is not None]
 
 
 def by_protocol(time_ns: int | None) -> dict[str, int]:
     """Return a time under the name of each protocol; empty if there is no time."""
-    return {} if time_ns is None else {protocol.name: time_ns for protocol, _ in _FEW}
+    return {} if time_ns is None else {rules.name: time_ns for rules in _all_rules()}
 
 
 def take_long(packets: Mapping[str, int]) -> bool:
     """Return whether the facts of so many packets, counted by format, take over a second."""
-    return any(sum(packets.get(name, 0) for name in one.needed) > few for one, few in _FEW)
+    return any(
+        sum(packets.get(name, 0) for name in rules.needed) > rules.few for rules in _all_rules()
+    )
 
 
 class MadeRows(NamedTuple):
@@ -86,42 +84,40 @@ class MadeRows(NamedTuple):
 class _Group:
     """The newest packets of inputs whose facts are derived together, and rows of their streams."""
 
-    def __init__(self, protocol: MessageProtocol, most: int) -> None:
-        self.protocol = protocol
-        self.packets = NewestPackets(protocol, most)
+    def __init__(self, rules: NewestRules, most: int) -> None:
+        self.rules = rules
+        self.packets = NewestPackets(rules, most)
         self.sources = list[str]()
-        self._streams: dict[tuple[str, str], Row] = {}
+        self._streams = STREAM_ROWS.empty_table()
 
     def add_streams(self, streams: pa.Table) -> None:
         """Add rows of the table `streams`, as far as packets are of them."""
-        wanted = streams.filter(pc.is_in(stream_keys(streams), self.packets.streams))
-        for format in self.protocol.needed:
-            self._put(rows_of_streams(wanted, format))
+        wanted = self._with_packets(streams.select(STREAM_ROWS.names))
+        is_old = pc.is_in(stream_keys(self._streams), stream_keys(wanted).combine_chunks())
+        self._streams = pa.concat_tables([self._streams.filter(pc.invert(is_old)), wanted])
 
-    def _put(self, rows: Iterable[Row]) -> None:
-        self._streams |= {(row["source"], row["stream"]): row for row in rows}
+    def _with_packets(self, streams: pa.Table) -> pa.Table:
+        return streams.filter(pc.is_in(stream_keys(streams), self.packets.streams))
 
     def rows(self, sources: Sequence[str], ends_ns: Mapping[str, int]) -> list[NewestRows]:
         """Return the rows of some of the inputs, whose captures end at these times so far."""
-        wanted = {*sources}
-        shown = [row for (source, _), row in self._streams.items() if source in wanted]
-        shown += [{**_NO_STREAM, "source": one, "last_ns": ns} for one, ns in ends_ns.items()]
-        return self.packets.rows(shown, sources) if sources else []
+        if not sources:
+            return []
+        shown = self._streams.filter(of_sources(self._streams, sources))
+        ends = ends_of_sources(ends_ns, sources)
+        return self.packets.rows(pa.concat_tables([shown, ends]), sources)
 
     def states(self) -> Iterator[tuple[str, dict[str, Any], dict[str, pa.Table]]]:
         """Yield the state of each input: JSON, and tables by name."""
-        shown: dict[str, list[Row]] = {source: [] for source in self.sources}
-        there = pa.array(map("\0".join, self._streams), pa.string())
-        is_there = pc.is_in(there, self.packets.streams).to_pylist()
-        for (source, _), row in compress(self._streams.items(), is_there):
-            shown[source].append(row)
+        numbers = {source: number for number, source in enumerate(self.sources)}
+        shown = by_source(self._with_packets(self._streams), numbers)
         for source, (values, tables) in self.packets.states().items():
-            yield source, {**values, "streams": shown[source]}, tables
+            yield source, values, {**tables, _STREAMS: shown[numbers[source]]}
 
-    def restore(self, packets: NewestPackets, streams: Iterable[Row]) -> None:
+    def restore(self, packets: NewestPackets, streams: pa.Table) -> None:
         """Add the packets of an input, and the rows of their streams."""
         self.packets.join(packets)
-        self._put(streams)
+        self.add_streams(streams)
 
 
 class NewestFacts:
@@ -155,17 +151,15 @@ class NewestFacts:
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError, OSError) as error:
             raise StateError(f"its state is damaged ({error})") from None
         self._wanted[source] = {*until_ns}
-        for protocol, _ in _FEW:
-            group = self._group(protocol, source)
+        for rules in _all_rules():
+            group = self._group(rules, source)
             group.sources.append(source)
-            group.packets.advance(source, until_ns.get(protocol.name, 0))
+            group.packets.advance(source, until_ns.get(rules.name, 0))
 
-    def _group(self, protocol: MessageProtocol, source: str) -> _Group:
-        facts = facts_of(protocol.name)
-        alone = facts is None or facts.shares_messages
-        key = protocol.name, source if alone else None
+    def _group(self, rules: NewestRules, source: str) -> _Group:
+        key = rules.name, source if rules.facts.shares_messages else None
         if key not in self._groups:
-            self._groups[key] = _Group(protocol, self._most)
+            self._groups[key] = _Group(rules, self._most)
         return self._groups[key]
 
     @property
@@ -177,10 +171,10 @@ class NewestFacts:
 
     def add_packets(self, format: str, packets: pa.Table, *, old: bool = False) -> None:
         """Add packets; only the rare ones of old ones that are before those that count."""
-        groups = [one for one in self._groups.values() if format in one.protocol.needed]
+        groups = [one for one in self._groups.values() if format in one.rules.needed]
         numbers = {source: each for each, one in enumerate(groups) for source in one.sources}
         for group, own in zip(groups, by_source(packets, numbers), strict=True):
-            columns = group.protocol.needed[format]
+            columns = group.rules.needed[format]
             names = [name for name in own.column_names if name in columns]
             group.packets.add(format, own.select(names), old=old)
 
@@ -222,9 +216,9 @@ class NewestFacts:
     def advance(self, source: str, until_ns: Mapping[str, int]) -> None:
         """Record that facts of all packets of an input are made up to these times."""
         self._wanted[source] = {*until_ns}
-        for protocol, _ in _FEW:
-            if (time_ns := until_ns.get(protocol.name, 0)) > 0:
-                packets = self._group(protocol, source).packets
+        for rules in _all_rules():
+            if (time_ns := until_ns.get(rules.name, 0)) > 0:
+                packets = self._group(rules, source).packets
                 if time_ns > packets.since_ns(source):
                     packets.advance(source, time_ns)
 
@@ -236,9 +230,9 @@ class NewestFacts:
     def until_ns(self, source: str) -> dict[str, int]:
         """Return up to when rows of messages of an input are final, by protocol that gives rows."""
         return {
-            protocol.name: self._group(protocol, source).packets.since_ns(source)
-            for protocol, _ in _FEW
-            if protocol.name in self._wanted[source]
+            rules.name: self._group(rules, source).packets.since_ns(source)
+            for rules in _all_rules()
+            if rules.name in self._wanted[source]
         }
 
     # --- rows ---------------------------------------------------------------------------------
@@ -254,7 +248,7 @@ class NewestFacts:
         spans = [*open_spans, *self._spans]
         ends_ns = ends_of_captures(spans)
         for group in self._groups.values():
-            name = group.protocol.name
+            name = group.rules.name
             wanted = [
                 one for one in group.sources if one in still_open and name in self._wanted[one]
             ]
@@ -297,7 +291,7 @@ class NewestFacts:
             for source, own in zip(numbers, by_source(closed, numbers), strict=True)
         }
         for group in self._groups.values():
-            name = group.protocol.name
+            name = group.rules.name
             for source, of_group, parts in group.states():
                 values[source][name] = of_group
                 tables[source] |= {f"{name} {part}": table for part, table in parts.items()}
@@ -316,23 +310,21 @@ class NewestFacts:
         if not closed.schema.equals(self._closed.schema):
             raise ValueError("keys of sessions that are none")
         spans = pa.Table.from_pylist(values["spans"], _SPAN_ROWS).to_pylist()
-        restored = list[tuple[MessageProtocol, NewestPackets, list[Row]]]()
-        for protocol, _ in _FEW:
+        restored = list[tuple[NewestRules, NewestPackets, pa.Table]]()
+        for rules in _all_rules():
             parts = {
                 part.partition(" ")[2]: table
                 for part, table in tables.items()
-                if part.partition(" ")[0] == protocol.name
+                if part.partition(" ")[0] == rules.name
             }
+            streams = parts.pop(_STREAMS).cast(STREAM_ROWS)
             for name, table in parts.items():
                 _check_packets(name.rpartition(" ")[2], table)
-            of_protocol = values[protocol.name]
-            streams = pa.Table.from_pylist(of_protocol["streams"], _STREAM_ROWS)
-            own = streams.filter(of_sources(streams, [source])).to_pylist()
-            packets = NewestPackets.restored(protocol, source, of_protocol, parts)
-            restored.append((protocol, packets, own))
+            packets = NewestPackets.restored(rules, source, values[rules.name], parts)
+            restored.append((rules, packets, streams.filter(of_sources(streams, [source]))))
         # Nothing is changed before all of it is known to be whole.
-        for protocol, packets, own in restored:
-            self._group(protocol, source).restore(packets, own)
+        for rules, packets, own in restored:
+            self._group(rules, source).restore(packets, own)
         self._closed = join_tables([self._closed, closed.filter(of_sources(closed, [source]))])
         self._spans += (span for span in spans if span["source"] == source)
 
@@ -349,12 +341,12 @@ def _state_rows(values: Mapping[str, Any], tables: Mapping[str, pa.Table]) -> It
 
 def _formats() -> list[str]:
     """Return the formats whose packets any protocol needs."""
-    return [*dict.fromkeys(name for protocol, _ in _FEW for name in protocol.needed)]
+    return [*dict.fromkeys(name for rules in _all_rules() for name in rules.needed)]
 
 
 def _columns_of(format: str) -> list[str]:
     """Return the columns of packets that any protocol needs."""
-    needed = (protocol.needed.get(format, ()) for protocol, _ in _FEW)
+    needed = (rules.needed.get(format, ()) for rules in _all_rules())
     return [*dict.fromkeys(name for columns in needed for name in columns)]
 
 
