@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -26,6 +26,7 @@ from tests.captures.stores.make import (
     vrfile,
 )
 from tests.make import packet
+from wireyard.captures.stores.file import StoreFile
 from wireyard.captures.stores.kinds import Kind
 from wireyard.captures.stores.read import is_store, read_store
 from wireyard.errors import SourceError
@@ -145,10 +146,34 @@ def test_a_message_of_two_megabytes_is_there(tmp_path: Path, name: str) -> None:
 def test_files_that_are_no_part_of_a_store_are_left_alone(copied: Path) -> None:
     (copied / "fs370/notes.txt").write_text("not ours")
     (copied / "fs370/message/Qorders/vrfile.bak").write_bytes(b"?")
+    assert len(read_store(copied)) == len(FILES)
+
+
+def test_links_and_pipes_are_named_and_not_opened(copied: Path) -> None:
     (copied / "fs370/message/Qorders/7").symlink_to("/etc/hostname")
     (copied / "fs370/message/Qlinked").symlink_to(copied / "fs370/message/Qorders")
     os.mkfifo(copied / "fs370/message/Qorders/8")
-    assert len(read_store(copied)) == len(FILES)
+    found = {file.name: file for file in read_store(copied)}
+    assert failures(found.values()) == {
+        "fs370/message/Qorders/7": "is a link, which is not followed; name it to read it",
+        "fs370/message/Qlinked": "is a link, which is not followed; name it to read it",
+        "fs370/message/Qorders/8": "is no file",
+    }
+    assert len(found) == len(FILES) + 3 and found["fs370/message/Qlinked"].data == b""
+
+
+@pytest.mark.parametrize("name", ["fs370/message", "fs370"])
+def test_a_folder_of_a_store_that_is_a_link_is_named(copied: Path, name: str) -> None:
+    elsewhere = copied.parent / "elsewhere"
+    (copied / name).rename(elsewhere)
+    (copied / name).symlink_to(elsewhere)
+    found = read_store(copied)
+    assert failures(found) == {name: "is a link, which is not followed; name it to read it"}
+    assert not any(file.name.startswith(f"{name}/") for file in found)
+
+
+def failures(files: Iterable[StoreFile]) -> dict[str, str]:
+    return {each.name: str(each.failure).rpartition(": ")[2] for each in files if each.failure}
 
 
 def test_numbered_files_are_in_order(copied: Path) -> None:

@@ -8,6 +8,7 @@ appears as damaged or as pending.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,8 @@ def read_store(path: str | os.PathLike[str]) -> Store:
     `path` is the folder of a broker, of its store, or of a destination in it; or one file, given as
     for `open_source`. `SourceError` is raised if it does not exist, or is neither a store nor a
     file of one. An error with one file of a folder is not raised, but becomes its `failure`. One
-    file at a time is in memory, up to `MAX_FILE_BYTES`. Symbolic links are not followed.
+    file at a time is in memory, up to `MAX_FILE_BYTES`. Symbolic links are not followed and pipes
+    not opened: they are files with a `failure`.
     """
     source = os.fspath(path)
     places = _places(source) if os.path.isdir(source) else [_single_place(source)]
@@ -105,21 +107,27 @@ def _places(folder: str) -> list[_Place]:
     with reading(folder):
         roots = [root for name in ROOTS if (root := Path(folder, name)).is_dir()]
         root = roots[0] if roots else Path(folder)
+        if roots and root.is_symlink():
+            return [_linked(root, folder)]
         destinations = root / MESSAGES_FOLDER
-        inner = sorted(destinations.iterdir()) if destinations.is_dir() else []
-        folders = [path for path in (root / INCOMPLETE_FOLDER, *inner) if _is_own_folder(path)]
-        return [place for path in (root, *folders) for place in _places_in(path, folder)]
+        is_own = destinations.is_dir() and not destinations.is_symlink()
+        inner = sorted(destinations.iterdir()) if is_own else [destinations]
+        folders = [path for path in (root / INCOMPLETE_FOLDER, *inner) if path.is_dir()]
+        linked = [_linked(path, folder) for path in folders if path.is_symlink()]
+        own = [root, *(path for path in folders if not path.is_symlink())]
+        places = [place for path in own for place in _places_in(path, folder)]
+        return [*places, *linked] if places else []
 
 
-def _is_own_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()
+def _linked(path: Path, top: str) -> _Place:
+    return _Place(os.path.relpath(path, top), str(path), Kind.MAP, None)
 
 
 def _places_in(folder: Path, top: str) -> list[_Place]:
     places = []
     for entry in sorted(os.scandir(folder), key=_order):
         kind = kind_of_place(folder.name, entry.name)
-        if kind is not None and entry.is_file(follow_symlinks=False):
+        if kind is not None and not entry.is_dir(follow_symlinks=False):
             name = os.path.relpath(entry.path, top)
             places.append(_Place(name, entry.path, kind, _destination(folder)))
     return places
@@ -143,6 +151,7 @@ def _read(source: str, place: _Place) -> StoreFile:
     failure: SourceError | None = None
     if place.data is None:
         try:
+            _check_own(place.path)
             name, file, _ = open_source(place.path)
             with file, reading(name):
                 chunks.extend(_chunks(file, name))
@@ -152,6 +161,15 @@ def _read(source: str, place: _Place) -> StoreFile:
     kind = place.kind or kind_of(data)
     records = kind.value.read(data)
     return StoreFile(source, place.name, kind, place.destination, data, records, failure)
+
+
+def _check_own(path: str) -> None:
+    with reading(path):
+        mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        raise SourceError(f"{path}: is a link, which is not followed; name it to read it")
+    if not stat.S_ISREG(mode):
+        raise SourceError(f"{path}: is no file")
 
 
 def _chunks(file: Reading, name: str) -> Iterator[bytes]:
