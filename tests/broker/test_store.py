@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -187,6 +188,11 @@ def renew(path: str) -> None:
     made(path, "PRAGMA user_version = 2")
 
 
+def opened_to_others(path: str) -> None:
+    Store(path, [MESSAGES]).close()
+    Path(path).chmod(0o660)
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
@@ -196,6 +202,8 @@ def renew(path: str) -> None:
         (add_trigger, "is no store of a broker"),
         (renew, "is a store of version 2, this broker has 1"),
         (lambda path: Path(path).mkdir(), "Is a directory"),
+        (os.mkfifo, "is no file"),
+        (opened_to_others, "is of another user, or others may write to it"),
         (damage, "is damaged: "),
     ],
 )

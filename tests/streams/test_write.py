@@ -220,6 +220,18 @@ def test_a_file_appears_whole_or_not_at_all(target: Path) -> None:
     assert target.read_bytes() == b"whole" and only(target.parent) == [target.name]
 
 
+def test_nothing_is_written_through_a_link_of_others(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wireyard.streams.write.token_hex", lambda size: "guessed")
+    victim, link = target.with_name("victim"), target.with_name(f".{target.name}.guessed.part")
+    victim.write_text("theirs")
+    link.symlink_to(victim)
+    with pytest.raises(SourceError, match="File exists"), whole_file(str(target)) as file:
+        file.write(b"ours")
+    assert victim.read_text() == "theirs" and not target.exists()
+
+
 def test_an_interrupt_leaves_what_was_there(target: Path) -> None:
     target.write_bytes(b"what was there")
     with pytest.raises(KeyboardInterrupt), whole_file(str(target)) as file:

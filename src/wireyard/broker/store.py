@@ -18,6 +18,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -277,7 +278,15 @@ def _lock(path: str) -> int:
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from None
     try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            raise SourceError(f"{path}: is no file")
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise SourceError(f"{path}: is of another user, or others may write to it")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except SourceError:
+        os.close(file)
+        raise
     except OSError:
         os.close(file)
         raise SourceError(f"{path}: is the store of a broker that runs") from None

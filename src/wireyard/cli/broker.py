@@ -11,6 +11,7 @@ import click
 
 from wireyard.cli import exits
 from wireyard.cli.options import FOLDER, PATH, examples
+from wireyard.cli.output import open_output
 from wireyard.errors import SourceError, UsageError
 
 _PORT = 1883
@@ -196,8 +197,6 @@ def _add_user(users: str | None, name: str) -> int:
     password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     lines = [line for line in lines if line.partition(":")[0] != name]
     lines.append(hash_password(name, os.fsencode(password)))
-    part = path.with_name(f"{path.name}.part")
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write("".join(f"{line}\n" for line in lines))
-    os.replace(part, path)
+    with open_output(users, binary=False, private=True) as file:
+        file.write("".join(f"{line}\n" for line in lines).encode())
     return exits.DONE

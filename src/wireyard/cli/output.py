@@ -65,12 +65,17 @@ def kind_of(
 
 @contextmanager
 def open_output(
-    path: str | None, *, binary: bool, final: Callable[[], str] | None = None
+    path: str | None,
+    *,
+    binary: bool,
+    final: Callable[[], str] | None = None,
+    private: bool = False,
 ) -> Iterator[IO[bytes]]:
     """Open a path or URL for writing; None and ``-`` are standard output.
 
     `binary` output is not text, so a `UsageError` is raised if it would go to a terminal. `final`
-    returns the name of a local file once it is complete; `path` if None. `CannotWrite` is raised if
+    returns the name of a local file once it is complete; `path` if None. A `private` file is for
+    its owner alone. `CannotWrite` is raised if
     the file at `path` cannot be written.
     """
     if path in (None, "-"):
@@ -84,7 +89,7 @@ def open_output(
     assert path is not None
     reading: SourceError | None = None
     try:
-        with whole_file(path, final) as file:
+        with whole_file(path, final, private=private) as file:
             try:
                 yield file
             except SourceError as error:

@@ -39,6 +39,8 @@ TO_THE_END = 1 << 62
 """The stop of a segment that reaches to the end of its stream."""
 _EDGE_BYTES = 64 << 10
 _INDEX_VERSION = 2
+_INDEX_BYTES = 64 << 20
+"""Longest index that is read, of a file of some 10 TB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,8 @@ def _load_index(path: str, stamp: dict[str, object] | None) -> list[Segment] | N
     if stamp is None or not _index_path(path).is_file():
         return None
     try:
-        index = json.loads(_index_path(path).read_text())
+        with _index_path(path).open("rb") as file:
+            index = json.loads(file.read(_INDEX_BYTES))
         segments = [Segment(**entry) for entry in index["segments"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

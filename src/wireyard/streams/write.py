@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, cast
 
 import pyarrow as pa
@@ -15,9 +16,6 @@ from wireyard.errors import EncodeError, SourceError
 from wireyard.formats.base import Format, Row
 from wireyard.streams.framer import OK
 from wireyard.streams.source import filesystem
-
-_PARTS = count()
-"""Numbers of temporary files, several of which may be for the same path."""
 
 
 def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
@@ -57,11 +55,13 @@ def _rows(batch: pa.RecordBatch, format: Format) -> Iterator[Row]:
 
 
 @contextmanager
-def whole_file(path: str, final: Callable[[], str] | None = None) -> Iterator[IO[bytes]]:
+def whole_file(
+    path: str, final: Callable[[], str] | None = None, *, private: bool = False
+) -> Iterator[IO[bytes]]:
     """Open a file for writing that gets its name only after all of it is written.
 
-    `final` is called at the end and returns the name of a local file; without it the name is
-    `path`. `SourceError` has the reason why the file cannot be written, such as a full disk.
+    A `private` one is for its owner alone. `final` is called at the end and returns the name of a
+    local file; without it the name is `path`. `SourceError` has the reason why the file cannot be written, such as a full disk.
     """
     try:
         if "://" in path:
@@ -74,9 +74,11 @@ def whole_file(path: str, final: Callable[[], str] | None = None) -> Iterator[IO
             with Path(path).open("wb") as device:
                 yield device
             return
-        part = Path(path).with_name(f".{Path(path).name}.{os.getpid()}-{next(_PARTS)}.part")
+        part = Path(path).with_name(f".{Path(path).name}.{token_hex(4)}.part")
+        # Exclusively, so never through a link that others have put there.
+        flags, mode = os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666
         try:
-            with part.open("wb") as file:
+            with open(os.open(part, flags, mode), "wb") as file:
                 yield file
             part.replace(final() if final else path)
         except BaseException:
