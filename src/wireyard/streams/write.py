@@ -61,7 +61,8 @@ def whole_file(
     """Open a file for writing that gets its name only after all of it is written.
 
     A `private` one is for its owner alone. `final` is called at the end and returns the name of a
-    local file; without it the name is `path`. `SourceError` has the reason why the file cannot be written, such as a full disk.
+    local file; without it the name is `path`. `SourceError` has the reason why the file cannot be
+    written, such as a full disk.
     """
     try:
         if "://" in path:
