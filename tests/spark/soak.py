@@ -5,6 +5,9 @@ random pieces, at once or one behind the other, in several processes. A process 
 killed at a random moment; between two of them a plain run may come. After each process no row is
 twice in the lake; at the end all rows are those of one run.
 
+With ``--kind kills``, a run is killed at a random moment; the next one makes the tables of one run.
+With ``--kind damage``, a file of a lake is damaged, and ``wireyard lake check`` names it in a line.
+
 With ``--kind runs``, small files come, grow, shrink, and are replaced, renamed, damaged and
 removed; inputs are dropped, and states and tables of the lake are damaged. After each run, all in
 this process, all rows are those of one run.
@@ -18,6 +21,9 @@ import itertools
 import multiprocessing
 import os
 import secrets
+import shutil
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -27,11 +33,15 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from click.testing import CliRunner
+
 from tests.captures.fuzz import parse_arguments
 from tests.spark import lakes
 from tests.spark.changes import SETTLED_S, Quiet, check_runs
 from tests.spark.lakes import Silent
+from wireyard.cli import main as wireyard
 from wireyard.lake import read_lake
+from wireyard.lake.records import is_shown
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.growing import following, growth
 from wireyard.pipeline.growing.following import follow_lake
@@ -54,6 +64,67 @@ _KEYS: Final = {
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.spark.lakes", "wireyard.pipeline.growing.growth"])
 _KILLED = 9
+
+
+def check_kill(number: int) -> None:
+    """Kill a run at a random moment; the lake is as committed, and the next run completes it."""
+    with TemporaryDirectory(prefix="soak-") as name:
+        case = Case(number, Path(name))
+        for path, source in case.sources.items():
+            shutil.copy(source, case.folder / path)
+        began = time.monotonic()
+        assert case.start(Path(name) / "other").wait() == 0
+        took = time.monotonic() - began
+        killed = case.start(case.lake)
+        time.sleep(case.rng.uniform(0, took))
+        killed.kill()
+        killed.wait()
+        case.check()
+        lakes.run(case.lake, None, case.folder)
+        case.check()
+        lakes.nothing_left(case.lake)
+        lakes.assert_as_one_run(case.folder, case.lake)
+
+
+def check_damage(number: int) -> None:
+    """Damage a file of a lake; one line of ``wireyard lake check`` names it."""
+    with TemporaryDirectory(prefix="soak-") as name:
+        case = Case(number, Path(name))
+        for path, source in case.sources.items():
+            shutil.copy(source, case.folder / path)
+        lakes.run(case.lake, None, case.folder)
+        held = read_lake(str(case.lake))
+        files = [
+            Path(path) for table in held.files if is_shown(table) for path in held.paths(table)
+        ]
+        record = case.lake / "_wireyard" / "commits" / f"{held.commits:08d}.json"
+        path = record if case.rng.random() < 0.2 else case.rng.choice(files)
+        damage_file(case.rng, path, case.rng.choice(files))
+        done = CliRunner().invoke(wireyard, ["lake", "check", str(case.lake)])
+        problem = f"the record of commit {held.commits}" if path == record else str(path)
+        shown = [line for line in done.output.splitlines() if problem in line]
+        assert done.exit_code == 1 and len(shown) == 1, (path, done.output, done.exception)
+        others = [line for line in done.output.splitlines() if any(str(f) in line for f in files)]
+        assert set(others) <= set(shown), others
+
+
+def damage_file(rng: Random, path: Path, other: Path) -> None:
+    """Change some bytes of a file, cut it off, make it longer, replace it, or delete it."""
+    data = bytearray(path.read_bytes())
+    match rng.randrange(5):
+        case 0:
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        case 1:
+            del data[rng.randrange(len(data)) :]
+        case 2:
+            data += rng.randbytes(rng.randint(1, 99))
+        case 3 if other.read_bytes() != data:
+            data[:] = other.read_bytes()
+        case _:
+            path.unlink()
+            return
+    path.unlink()  # the folders of readers have the same file by another name
+    path.write_bytes(data)
 
 
 class Case:
@@ -96,6 +167,11 @@ class Case:
         at = self.sources[name].stat().st_size - left
         with (self.folder / name).open("ab") as file:
             file.write(self.sources[name].read_bytes()[at : at + size])
+
+    def start(self, lake: Path) -> subprocess.Popen[bytes]:
+        """Begin a run over the folder as it is."""
+        words = ("run", str(self.folder), "--lake", str(lake), "--engine", "process", "--quiet")
+        return subprocess.Popen([sys.executable, "-m", "wireyard", *words])
 
     def follow(self, seed: int, *, to_the_end: bool) -> int:
         """Follow the folder in a process of its own; return its exit status."""
@@ -178,6 +254,8 @@ def check_case(number: int) -> None:
 _JUDGED: Final = 0.1
 _CHECKS: Final[dict[str, Callable[[int], None]]] = {
     "following": check_case,
+    "kills": check_kill,
+    "damage": check_damage,
     "runs": partial(check_runs, judged=_JUDGED),
 }
 
