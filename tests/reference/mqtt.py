@@ -920,12 +920,12 @@ class Following:
         stream = _stream(row)
         key, side = _connection(stream), self.sides[name]
         begun = None if self.shown is None else bool(self._seen(name).get("begun"))
+        new = begun or row.get("packet_type") == CONNECT
         if key not in self.connections:
             by, server = _ends(stream)[:: 1 if side.from_client else -1]
             client = Client(name[0], server, at.key, by, None)
             session = Session(client.name, False, Flows(False), Flows(False))
             # C-9
-            new = begun or row.get("packet_type") == CONNECT
             connection = self.connections[key] = Connection(
                 client, at, "new" if new else "unknown", bool(begun), begun is not None,
                 side.alone, side.followed, session, False,
@@ -933,6 +933,8 @@ class Following:
             session.connection = connection
             self.has_older |= side.older
         connection = self.connections[key]
+        if side.from_client and new and not connection.packets:
+            connection.state = "new"  # the first bytes of the broker may be missing
         self.streams[name] = connection, at
         connection.has_client_packets |= side.from_client
         # C-25
@@ -1081,15 +1083,15 @@ class Following:
             connection.lost[up] = at
 
     def _lost_until(self, connection: Connection, stop_ns: int) -> None:
-        if connection.lost_since_ns is not None:
-            self.lost.append((connection.lost_since_ns, stop_ns))
+        since_ns, connection.lost_since_ns = connection.lost_since_ns, None
+        if since_ns is not None and since_ns <= stop_ns:
+            self.lost.append((since_ns, stop_ns))
             size = connection.broken[True] or _LAST_OFFSET  # none if it was not captured
             self.lost_messages += self.lost[-1:] * (size >= 5)
-            connection.lost_since_ns = None
 
     # C-11
     def _connack_missing(self, connection: Connection, at: At) -> None:
-        if connection.state == "new":
+        if connection.state == "new" or not connection.packets:
             connection.unanswered = True
         elif connection.state == "asked":
             self._open_unanswered(connection, at)
@@ -1398,8 +1400,8 @@ class Following:
         else:
             session = connection.session
             known = session.known and session.is_whole and not connection.has_gap
-            is_sparse = retain and not known
-            may_be_live = is_sparse and connection.version == 5
+            is_sparse = not known
+            may_be_live = retain and is_sparse and connection.version == 5
             identifiers = properties.get("subscription_identifier", [])
             record = Attempt(
                 at, connection.client, topic, payload, qos, retain, identifiers, dup, may_be_live,
@@ -2019,9 +2021,15 @@ class Deliveries:
                 self.open += [first.message] * first.is_unsure
             return rest
         sent = [(one.message.start, one.capacity) for one in expected]
+        own = [one.message for one in expected]
+        others = [one.start for one in self.messages if one not in own]
+        is_sparse = any(one.is_sparse for one in attempts)
+        other = min(others, default=None) if is_sparse else None
+        # The pairing that prefers the granted QoS is one of them.
+        taken = {each.at: place for place, one in enumerate(expected) for each in one.attempts}
         partners = [
-            {*found, *(place for place, one in enumerate(expected) if attempt in one.attempts)}
-            for attempt, found in zip(attempts, self._partners(sent, attempts), strict=True)
+            {*found, taken.get(attempt.at)}
+            for attempt, found in zip(attempts, self._partners(sent, attempts, other), strict=True)
         ]
         unsure = [one for one, found in zip(attempts, partners, strict=True) if len(found) > 1]
         self.unsure += unsure
@@ -2034,14 +2042,18 @@ class Deliveries:
         return [one for one in rest if one not in unsure]
 
     def _partners(
-        self, sent: list[tuple[At, int]], attempts: list[Attempt]
+        self, sent: list[tuple[At, int]], attempts: list[Attempt], other: At | None = None
     ) -> list[set[int | None]]:
-        first_ns = min(
-            (start for start, _ in self.of.facts.lost_messages[self.of.key]), default=None
-        )
-        if first_ns is None or (sent and attempts and self._is_sure(sent[0][0], attempts)):
-            return _partners(sent, attempts)
-        sure = [each for each in attempts if each.at.ns is None or each.at.ns <= first_ns]
+        """Return the partners of attempts; `other` is the first message that may be one too."""
+        lost = self.of.facts.lost_messages[self.of.key]
+        if sent and attempts and self._is_sure(sent[0][0], attempts):
+            lost = []
+        sure = [
+            each
+            for each in attempts
+            if (other is None or each.at < other)
+            and (each.at.ns is None or all(each.at.ns <= start for start, _ in lost))
+        ]
         before = [
             {place for place, (at, _) in enumerate(sent) if at < each.at}
             for each in attempts[len(sure) :]

@@ -70,6 +70,29 @@ def test_a_lost_connack_refuses_nothing(version: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_connect_behind_lost_bytes_of_the_broker_is_the_first(
+    version: int, answered: bool
+) -> None:
+    """As where the handshake of TLS or of a WebSocket was not captured whole."""
+    capture = Capture(version)
+    capture.gap("sub", False)
+    capture.connect("sub")
+    if not answered:
+        capture.rows.pop()
+    capture.subscribe("sub", "t/#")
+    capture.connect("pub")
+    capture.message("pub", "t/1", b"x", 1)
+    capture.hand("sub", "t/1", b"x", 1)
+    mark_begun(capture)
+    capture.streams[0]["begun"] = False
+    tables = tables_of(capture)
+    assert tables["violations"] == []
+    (row,) = tables["deliveries"]
+    assert (row["verdict"], row["subscription"]) == ("delivered", "t/#")
+
+
 def test_a_message_before_a_lost_connack_counts() -> None:
     """AUTH was captured, so the gap comes after it, and after the message sent in between."""
     capture = Capture(5)

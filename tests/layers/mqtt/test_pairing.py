@@ -128,6 +128,26 @@ def test_deliveries_to_an_older_subscription_are_paired_where_that_is_certain() 
     assert found.count(_OPEN) == PERIODS - 2
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_equal_message_may_be_of_a_subscription_that_was_not_captured(version: int) -> None:
+    """The client subscribes again on each connection; a delivery and a later SUBACK are lost."""
+    capture = Capture(version)
+    capture.connect("pub")
+    places = []
+    for number in (1, 2, 3):
+        capture.connect("sub")
+        capture.subscribe("sub", "t/1", qos=1)
+        places.append(len(capture.rows) - 1)
+        capture.message("pub", "t/1", b"ON", 1, number)
+        places.append(len(capture.rows))
+        capture.hand("sub", "t/1", b"ON", 1, number)
+        capture.end("sub")
+        capture.wait(1)
+    assert rows_of(capture) == [_CERTAIN] * 3
+    lose(capture, *places[1:3])
+    assert _CERTAIN not in rows_of(capture)
+
+
 # --- a payload that was sent once -------------------------------------------------------------
 
 

@@ -470,7 +470,7 @@ class Status(IntEnum):
     LASTING = 128
     """Without payload and with RETAIN, it is a value: the version of 1999 has no deletion."""
     SPARSE = 256
-    """It came with RETAIN in a session of which packets, and so subscriptions, may be missing."""
+    """It came in a session of which packets, and so subscriptions, may be missing."""
 
 
 class Breach(IntEnum):

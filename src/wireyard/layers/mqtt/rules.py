@@ -334,12 +334,13 @@ _TABLE: Final = (
      "Where packets may be missing, equal messages have several pairings with their deliveries."
      " A delivery is of a message if it is so in every pairing in order that leaves as few of"
      " both as possible without a partner. Behind the first bytes of publishers that were not"
-     " captured it may be of any message before it, or of none. A payload that was sent once and"
-     " delivered once is taken for one that is not sent again, unless there are two spans without"
-     " all bytes: one of publishers, from 10 ms before the message to the delivery, in which"
-     " another one was sent, and one of the delivery's stream, from the message to 10 ms"
-     " behind the delivery, in which its own delivery was; before the first packet of the stream"
-     " is such a span."),
+     " captured it may be of any message before it, or of none. So may one to a client of whose"
+     " subscriptions some may be missing, behind the first message that none of the others"
+     " accounts for. A payload that was sent once and delivered once is taken for one that is not"
+     " sent again, unless there are two spans without all bytes: one of publishers, from 10 ms"
+     " before the message to the delivery, in which another one was sent, and one of the"
+     " delivery's stream, from the message to 10 ms behind the delivery, in which its own"
+     " delivery was; before the first packet of the stream is such a span."),
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"

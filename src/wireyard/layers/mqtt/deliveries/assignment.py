@@ -234,21 +234,50 @@ def _with_lacking(
 ) -> Grid32:
     """Add the first attempt that may be of a message that is not among those of its run.
 
-    A payload that was sent once and delivered once is taken for one that is not sent again, unless
-    both another message and its own delivery may be in what was not captured.
+    That message was not captured, or is one that no captured subscription of the client accounts
+    for. A payload that was sent once and delivered once is taken for one that is not sent again,
+    unless both another message and its own delivery may be in what was not captured.
     """
     first, last, start, stop = runs.T
     is_lacking = g.lost_until_ns[attempts] != NO_TIME
+    is_lacking |= _is_behind_others(g, messages, attempts, runs)
     lack = np.concatenate(([0], np.cumsum(is_lacking)))
     behind = stop - lack[stop] + lack[start]
     is_pair = np.flatnonzero((last - first == 1) & (stop - start == 1))
     message, attempt = messages[first[is_pair]], attempts[start[is_pair]]
-    is_once = np.bincount(g.messages[:, Message.GROUP])[g.messages[message, Message.GROUP]] == 1
+    group = g.messages[message, Message.GROUP]
+    is_once = g.first_messages[group + 1] - g.first_messages[group] == 1
     is_seen = g.lost_until_ns[attempt] < g.sent_ns[message] - SOON_NS
     is_seen |= g.unseen_until_ns[attempt] < g.sent_ns[message]
     sure = is_pair[is_once & is_seen]
     behind[sure] = stop[sure]
     found: Grid32 = np.column_stack((runs, behind.astype(np.int32)))
+    return found
+
+
+def _is_behind_others(
+    g: DeliveryGrids, messages: Ints | Int32s, attempts: Ints, runs: Grid32
+) -> Bools:
+    """Return which attempts are behind an equal message that is not among those of their run.
+
+    Only those of a client count of whose subscriptions some may not have been captured.
+    """
+    found = np.zeros(len(attempts), np.bool_)
+    places, of_place = _places(runs[:, 2], runs[:, 3])
+    is_sparse = np.bincount(of_place, g.is_sparse[attempts[places]], len(runs)) > 0
+    wide = runs[is_sparse]
+    if not len(wide):
+        return found
+    # The messages of a group follow each other, and so do those of a run up to the first other.
+    group = g.messages[messages[wide[:, 0]], Message.GROUP]
+    first, end = g.first_messages[group], g.first_messages[group + 1]
+    entries, of_entry = _places(wide[:, 0], wide[:, 1])
+    is_next = messages[entries] == first[of_entry] + entries - wide[of_entry, 0]
+    other = first + np.bincount(of_entry[is_next], minlength=len(wide))
+    start = np.full(len(wide), np.iinfo(np.int32).max)
+    start[other < end] = g.messages[other[other < end], Message.START]
+    places, of_place = _places(wide[:, 2], wide[:, 3])
+    found[places] = g.attempts[attempts[places], Delivered.AT] > start[of_place]
     return found
 
 
@@ -277,7 +306,7 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
     """
     attempts, expected = g.attempts, g.expected
     is_open = (attempts[:, Delivered.IS_LIVE] == 0) & (attempts[:, Delivered.MAY_BE_LIVE] == 0)
-    places = np.flatnonzero(is_open & (g.assigned == NONE))
+    places = np.flatnonzero(is_open & (g.assigned == NONE) & ~g.is_unsure)
     if not len(places):
         return
     groups = g.entry_groups
@@ -315,7 +344,7 @@ def _may_be(message: Int32s, at: int, setter: int) -> bool:
     return bool(message[Message.START] < at and not message[Message.HAS_OLDER])
 
 
-def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
+def older_messages(g: DeliveryGrids) -> tuple[Ints, Ints]:
     """Find the messages of unexpected attempts where subscriptions may not have been captured.
 
     A client whose subscriptions were not captured is assumed to get a message as often as it was
@@ -323,7 +352,7 @@ def older_messages(g: DeliveryGrids, first_messages: Ints) -> tuple[Ints, Ints]:
     attempt the message, -1 without one, `SEVERAL` if it may be of several, or `NO_OLDER` if all
     subscriptions are known; and the messages that such an attempt may be of.
     """
-    attempts, expected = g.attempts, g.expected
+    attempts, expected, first_messages = g.attempts, g.expected, g.first_messages
     message_of = np.full(len(attempts), NO_OLDER, np.int64)
     open_messages = [expected[expected[:, Expected.IS_UNSURE] == 1, Expected.MESSAGE]]
     left = np.flatnonzero(g.assigned == NONE)

@@ -427,7 +427,8 @@ class _Derivation:
         )
         g = DeliveryGrids(
             messages, attempts, subs, expected, expected_subs, sent_ns, at_ns,
-            *self._uncaptured(attempts_by, at_ns), groups,
+            *self._uncaptured(attempts_by, at_ns),
+            delivered["status"][attempts_by] & Status.SPARSE != 0, groups,
         )  # fmt: skip
         by_rank = np.empty(len(ranks), np.int64)
         by_rank[ranks] = np.arange(len(ranks))
@@ -488,8 +489,8 @@ class _Derivation:
                 message = g.expected[g.assigned[attempt], Expected.MESSAGE]
                 breaks("retained_live", sub, attempt, message)
         mark_served(g)
-        first_messages = starts_of(g.messages[:, Message.GROUP], g.groups)
-        older_ones, open_ones = older_messages(g, first_messages)
+        first_messages = g.first_messages
+        older_ones, open_ones = older_messages(g)
         g.messages[open_ones, Message.UNCONFIRMED] = UNDECIDED
         confirmed = np.full(len(g.messages), NONE, np.int64)
         has_row = np.zeros(len(g.messages), np.int64)

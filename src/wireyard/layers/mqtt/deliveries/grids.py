@@ -213,8 +213,12 @@ class DeliveryGrids:
     unseen_until_ns: Ints
     """The same for packets of its own stream, `SOON_NS` after it included; at least when its stream
     begins."""
+    is_sparse: Bools
+    """Of each attempt: whether subscriptions of its session may not have been captured."""
     groups: int
     """The number of groups."""
+    first_messages: Ints = field(init=False)
+    """The index of the first message of each group, then the number of messages."""
     is_shared: Bools = field(init=False)
     """Of each expected delivery: whether it is to a group."""
     assigned: Ints = field(init=False)
@@ -228,6 +232,7 @@ class DeliveryGrids:
 
     def __post_init__(self) -> None:
         attempts = len(self.attempts)
+        self.first_messages = starts_of(self.messages[:, Message.GROUP], self.groups)
         first_subs = self.expected_subs[self.expected[:, Expected.FIRST]]
         self.is_shared = self.subs[first_subs, Subscription.IS_SHARED] == 1
         self.assigned = np.full(attempts, NONE, np.int64)

@@ -131,12 +131,14 @@ def add_stream(t: Any, packet: int, from_client: bool) -> None:
     c = row[Stream.CONNECTION]
     row[Stream.FIRST] = packet
     begun = row[Stream.BEGUN]
+    is_new = begun == 1 or kind == _CONNECT
     if t.connections[c, Connection.FIRST] == NONE:
         _add_connection(t, c, packet)
         if row[Stream.IS_OLDER]:
             t.counts[Count.HAS_OLDER] = 1
-        is_new = begun == 1 or kind == _CONNECT
         t.connections[c, Connection.STATE] = _NEW if is_new else _UNKNOWN
+    elif from_client and is_new and t.connections[c, Connection.PACKETS] == 0:
+        t.connections[c, Connection.STATE] = _NEW  # the first bytes of the broker are missing
     if row[Stream.IS_ALONE]:
         _lose(t, c, packet, not from_client, ALWAYS)
     if from_client:
@@ -169,7 +171,7 @@ def _add_connection(t: Any, c: int, packet: int) -> None:
 @inlined
 def _miss_connack(t: Any, c: int, packet: int) -> None:
     """Note that CONNACK was not captured, unless it was seen before."""
-    if t.connections[c, Connection.STATE] == _NEW:
+    if t.connections[c, Connection.STATE] == _NEW or t.connections[c, Connection.PACKETS] == 0:
         t.connections[c, Connection.IS_UNANSWERED] = 1
     elif t.connections[c, Connection.STATE] == _ASKED:
         t.counts[Count.OPENING] = packet
@@ -338,14 +340,14 @@ def _behind_gap(t: Any, c: int, packet: int, from_client: bool) -> None:
 def lose_until(t: Any, c: int, stop_ns: int) -> None:
     """Note that packets of the client may be missing until a time, if any are."""
     since_ns = t.connections[c, Connection.LOST_SINCE_NS]
-    if since_ns != NONE:
+    t.connections[c, Connection.LOST_SINCE_NS] = NONE
+    if NONE < since_ns <= stop_ns:
         at = t.counts[Count.LOST]
         t.counts[Count.LOST] = at + 1
         t.lost[at, LostSpan.KEY] = t.counts[Count.KEY]
         t.lost[at, LostSpan.FIRST_NS], t.lost[at, LostSpan.LAST_NS] = since_ns, stop_ns
         size = t.connections[c, Connection.BROKEN_UP]
         t.lost[at, LostSpan.BYTES] = size if size else ALWAYS  # none if the stream was not captured
-        t.connections[c, Connection.LOST_SINCE_NS] = NONE
 
 
 # --- packets --------------------------------------------------------------------------------

@@ -232,9 +232,10 @@ def _new_record(t: Any, c: int, packet: int, topic: int, to_broker: bool) -> int
     if not to_broker:
         if flags & Flag.DUP:
             status |= Status.AGAIN
-        if flags & Flag.RETAIN and _is_sparse(t, c):
+        if _is_sparse(t, c):
             status |= Status.SPARSE
-            if t.connections[c, Connection.VERSION] == _WITH_RETAIN_AS_PUBLISHED:
+            has_flag = t.connections[c, Connection.VERSION] == _WITH_RETAIN_AS_PUBLISHED
+            if flags & Flag.RETAIN and has_flag:
                 status |= Status.MAY_BE_LIVE
     elif t.connections[c, Connection.VERSION] == WITHOUT_DELETION:
         status |= Status.LASTING
