@@ -166,6 +166,19 @@ def test_a_capture_that_is_cut_off_gives_its_packets_and_one_line(
     )
 
 
+def test_damage_before_that_of_the_compression_is_named(run: Run, tmp_path: Path) -> None:
+    """Damaged codes often inflate, to other bytes, and only the checksum at the end shows it."""
+    first = CAPTURE.index(SENT[0]) + len(SENT[0])
+    data = CAPTURE[: first + 8] + b"\xff" * 8 + CAPTURE[first + 16 :]
+    packed = bytearray(gzip.compress(data))
+    packed[-8] ^= 1
+    (tmp_path / "in.pcap.gz").write_bytes(packed)
+    result = run("decode", tmp_path / "in.pcap.gz")
+    assert result.exit_code == 1
+    assert f"at byte {first + 8} " in one_line(result)
+    assert f"; {len(data) - first} bytes are not read" in one_line(result)
+
+
 @pytest.mark.parametrize("words", [["why"], ["sql", "FROM messages"]])
 def test_a_file_of_which_nothing_inflates_is_no_answer(
     words: list[str], run: Run, tmp_path: Path

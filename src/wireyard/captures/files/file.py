@@ -12,7 +12,7 @@ from wireyard.captures import signatures
 from wireyard.captures.files import pcap, pcapng
 from wireyard.captures.layout import MAX_RECORD_BYTES, USUAL_RECORD_BYTES
 from wireyard.captures.records import NO_TIME, Context, Records
-from wireyard.errors import SourceError, WireError
+from wireyard.errors import SourceError, Truncated, WireError
 from wireyard.formats import sniff
 from wireyard.streams.mapped import map_bytes, release, spooled
 from wireyard.streams.scan import OpenedStream, open_windows
@@ -113,8 +113,11 @@ class CaptureFile:
             yield records
             release(self.data, done, records.stop)
             done = records.stop
-        self.damage = self.damage or records.damage
-        self.unread_bytes = self.unread_bytes or len(self.data) - records.stop
+        unread_bytes = len(self.data) - records.stop
+        # Where a source ends early, so may its last record; other damage came before that.
+        if self.damage is None or not isinstance(records.damage, Truncated | None):
+            self.damage, self.unread_bytes = records.damage, unread_bytes
+        self.unread_bytes = self.unread_bytes or unread_bytes
 
 
 def _load(source: Source | OpenedStream) -> tuple[str, Bytes, Damaged | None]:
