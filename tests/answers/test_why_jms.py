@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from tests.answers.jms_talks import write_capture
@@ -14,6 +15,7 @@ from tests.layers.jmq.make import Talk
 from wireyard.answers import open_tables
 from wireyard.answers.latencies import measure_latencies
 from wireyard.formats.base import Row
+from wireyard.layers.jmq.waiting import COVERS
 
 QUEUE: dict[str, Any] = {"JMQDestination": "q", "JMQDestType": 1}
 TOPIC: dict[str, Any] = {"JMQDestination": "t", "JMQDestType": 2}
@@ -408,6 +410,12 @@ SISTERS: dict[str, tuple[list[Step], dict[str, int]]] = {
     "one with a selector may not want it": (
         [("join", TOPIC | SELECTS | DURABLE), CLOSE, SEND_TOPIC], {},
     ),
+    "its subscription has a wildcard, as has one with a selector": (
+        [("join", NIGHT | {"JMQDestination": "a.*"}),
+         ("join", TOPIC | SELECTS | {"JMQDestination": "**.b"}), CLOSE,
+         ("send", {"flags": "", "destination": "a.b"})],
+        {"queued_away": 3, "selector_matches_nothing": 3},
+    ),
     "an heir takes it": ([JOIN, JOIN, SEND, HOLD, CLOSE, ("take", {"by": 2})], {}),
     "given back, and nobody takes it": ([JOIN, SEND, HOLD, CLOSE], {"no_consumer": 3}),
     "its session was destroyed": (
@@ -432,6 +440,21 @@ SISTERS: dict[str, tuple[list[Step], dict[str, int]]] = {
         {"request_refused": 3, "unacknowledged": 3},
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("topic", "covered"),
+    [("a.*", "a.b a.cc"), ("a.**", "a a.b a.cc a.b.c"), ("a.>", "a.b a.cc a.b.c"),
+     ("*.b", "a.b c.b"), ("**.b", "a.b c.b"), (">", "a a.b a.cc a.b.c c.b aXb"), ("a.b", "a.b"),
+     ("a*", "")],
+)  # fmt: skip
+def test_topics_of_a_wildcard(topic: str, covered: str) -> None:
+    names = "a a.b a.cc a.b.c c.b aXb"
+    query = f"""SELECT string_agg(m.destination, ' ') FROM
+      (SELECT unnest(split('{names}', ' ')) AS destination) m,
+      (SELECT '{topic}' AS destination, true AS is_topic) c WHERE {COVERS.format("m")}"""
+    found = duckdb.sql(query).fetchall()
+    assert found == [(covered or None,)]
 
 
 @pytest.mark.parametrize("name", SISTERS)

@@ -36,6 +36,15 @@ WHERE c.kind = 'control' AND s.packet_type BETWEEN 1 AND 6 AND c.status NOT IN (
 
 # --- consumers ------------------------------------------------------------------------------
 
+COVERS: Final = r"""(c.destination = {0}.destination OR (
+    c.is_topic AND regexp_matches(c.destination, '(^|\.)(\*\*?|>)(\.|$)')
+    AND regexp_full_match('.' || {0}.destination, replace(replace(replace(
+      regexp_escape('.' || c.destination), '\.\*\*', '(\.[^.]+)*'), '\.\*', '\.[^.]+'),
+      '\.\>', '(\.[^.]+)+'))
+  ))"""
+"""Whether messages to a destination are for a consumer `c`. In the name of its topic, ``*`` is one
+level, ``**`` any number of levels, and ``>`` at the end at least one."""
+
 SENDER, RECEIVER = (
     f"(if(contains({{0}}.{end}_addr, ':'), '[' || {{0}}.{end}_addr || ']', {{0}}.{end}_addr)"
     f" || ':' || {{0}}.{end}_port)"
@@ -217,26 +226,26 @@ WHERE NOT m.is_purged
 """Messages that wait in a queue."""
 AWAY: Final = f"""
 WITH durable AS (
-  SELECT source, server, destination, durable, client_id, min(captured_ns) AS since_ns,
+  SELECT source, server, destination, is_topic, durable, client_id, min(captured_ns) AS since_ns,
     bool_or(until_ns IS NULL) AS is_present, arg_max(client, captured_ns) AS client,
     bool_or(selector IS NOT NULL) AS selects, bool_or(no_local) AS no_local
   FROM jms_consumers
   WHERE is_topic AND durable IS NOT NULL
   GROUP BY ALL
 )
-SELECT m.*, s.durable, coalesce(s.client_id, s.durable) AS subscriber
-FROM ({_TAKEN}) m JOIN durable s
-ON s.source = m.source AND s.server = m.server AND s.destination = m.destination
-  AND s.since_ns <= m.since_ns AND NOT s.is_present AND NOT s.selects
-  AND NOT (s.no_local AND coalesce(s.client_id = m.producer_client_id, true))
+SELECT m.*, c.durable, coalesce(c.client_id, c.durable) AS subscriber
+FROM ({_TAKEN}) m JOIN durable c
+ON c.source = m.source AND c.server = m.server AND {COVERS.format("m")}
+  AND c.since_ns <= m.since_ns AND NOT c.is_present AND NOT c.selects
+  AND NOT (c.no_local AND coalesce(c.client_id = m.producer_client_id, true))
 WHERE m.destination_kind = 'topic' AND NOT EXISTS (
     FROM deliveries d
-    WHERE d.message_key = m.message_key AND d.subscription = s.durable
-      AND coalesce(d.consumer_client_id = s.client_id, true) AND d.verdict NOT IN {_RETURNED}
+    WHERE d.message_key = m.message_key AND d.subscription = c.durable
+      AND coalesce(d.consumer_client_id = c.client_id, true) AND d.verdict NOT IN {_RETURNED}
   ) AND NOT EXISTS (
     FROM packets_jmq u
     WHERE u.source = m.source AND u.packet_type = 16
-      AND u.properties['JMQDurableName'].value = s.durable AND u.captured_ns >= s.since_ns
+      AND u.properties['JMQDurableName'].value = c.durable AND u.captured_ns >= c.since_ns
   )
 """
 """Messages of a topic that wait for a durable subscriber who is away."""
@@ -244,7 +253,7 @@ _DELAYED: Final = f"""
 SELECT m.* FROM ({_TAKEN}) m
 WHERE m.destination_kind = 'topic' AND m.delayed_ms IS NOT NULL AND EXISTS (
     FROM jms_consumers c
-    WHERE c.source = m.source AND c.server = m.server AND c.destination = m.destination
+    WHERE c.source = m.source AND c.server = m.server AND {COVERS.format("m")}
       AND c.is_topic AND c.selector IS NULL AND c.until_ns IS NULL
   )
 """

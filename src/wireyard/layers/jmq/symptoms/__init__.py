@@ -7,6 +7,7 @@ from typing import Final
 from wireyard.layers.jmq.statuses import status_text
 from wireyard.layers.jmq.waiting import (
     AWAY,
+    COVERS,
     DENIED,
     DIED,
     ENDS,
@@ -78,14 +79,14 @@ SELECT c.destination, coalesce(c.client_id, c.client) AS client,
   count(DISTINCT u.message_key) AS count, c.selector, c.source, c.frame, c.stream, c."offset"
 FROM jms_consumers c
 JOIN unmatched u
-ON u.source = c.source AND u.destination = c.destination AND u.is_topic = c.is_topic
+ON u.source = c.source AND {COVERS.format("u")} AND u.is_topic = c.is_topic
   AND (NOT c.is_topic OR u.since_ns > c.captured_ns)
   AND u.since_ns < coalesce(c.until_ns, u.since_ns + 1)
   AND NOT (c.no_local AND coalesce(u.client = c.client, true))
 WHERE c.selector IS NOT NULL AND c.is_whole
   AND NOT EXISTS (
     FROM deliveries d
-    WHERE d.source = c.source AND d.consumer_id = c.consumer_id AND d.destination = c.destination
+    WHERE d.source = c.source AND d.consumer_id = c.consumer_id AND {COVERS.format("d")}
   )
 GROUP BY ALL
 """
