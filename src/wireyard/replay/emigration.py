@@ -27,7 +27,7 @@ from wireyard.errors import WireError
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.packet import Packet, decode
 from wireyard.formats.mqtt import control as mqtt
-from wireyard.layers.jmq.rules import OK
+from wireyard.layers.jmq.rules import OK, QUEUE, TOPIC
 from wireyard.layers.mqtt.deliveries.topics import split_shared
 from wireyard.replay.jmq import PREFETCH, Row, key_of, script_of
 from wireyard.replay.script import (
@@ -45,9 +45,6 @@ from wireyard.replay.script import (
 _NO_ADDRESS: Final = bytes(16)
 _LEVEL: Final = 500
 _CLIENT_MODE: Final = 2
-_TOPIC: Final = 2
-_QUEUE: Final = 1
-_MOST_NAME: Final = 1024
 _WILDCARDS: Final = {"+": "*", "#": "**"}
 
 
@@ -186,7 +183,7 @@ class _Making:
     def _consume(
         self, connection: _Connection, consumer: _Consumer, *, no_local: bool = False
     ) -> None:
-        asked = {"JMQDestination": consumer.topic, "JMQDestType": _TOPIC}
+        asked = {"JMQDestination": consumer.topic, "JMQDestType": TOPIC}
         if not set(consumer.topic.split(".")) & {*_WILDCARDS.values()}:
             self._ask(connection, "CREATE_DESTINATION", asked)
         more: dict[str, Any] = {"JMQSessionID": connection.session_id, "JMQNoLocal": no_local}
@@ -230,7 +227,7 @@ class _Making:
         topic = connection.aliases.topic_of(packet)
         is_queue = topic.startswith(QUEUES)
         name = name_of(topic.removeprefix(QUEUES))
-        if not is_name(name, _MOST_NAME) or (topic.startswith("$") and not is_queue):
+        if not is_name(name) or (topic.startswith("$") and not is_queue):
             self.lost["messages to a topic that is no name"] += 1
             return
         self.lost["retained values, which JMS has not"] += packet.retain
@@ -253,7 +250,7 @@ class _Making:
             self.lost["messages that JMS cannot have"] += 1
             return
         if topic not in connection.producers:
-            where = {"JMQDestination": name, "JMQDestType": _QUEUE if is_queue else _TOPIC}
+            where = {"JMQDestination": name, "JMQDestType": QUEUE if is_queue else TOPIC}
             self._ask(connection, "CREATE_DESTINATION", where)
             of_session = where | {"JMQSessionID": connection.session_id}
             producer = self._ask(connection, "ADD_PRODUCER", of_session, id="JMQProducerID")

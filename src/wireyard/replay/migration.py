@@ -34,7 +34,7 @@ from wireyard.formats.message_id import message_id_text
 from wireyard.formats.mqtt import control as mqtt
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.mqtt.writing import encode
-from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, OK, REPLIES
+from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, OK, QUEUE, REPLIES
 from wireyard.replay.jmq import MESSAGE_KEY, Row, recorded_rows
 from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.replay.script import (
@@ -58,10 +58,8 @@ _VERSION: Final = 5
 _NEVER: Final = 0xFFFF_FFFF
 _SHARED: Final = "$share/{}/{}"
 _GROUP: Final = "jmq"
-_QUEUE: Final = 1
 _PRIORITY: Final = 4
 _MOST_QOS: Final = 2
-_MOST_NAME: Final = 1024
 _NO_RETAINED: Final = 2
 _COUNTED: Final = {
     "BROWSE": "queue browsers",
@@ -246,8 +244,8 @@ class _Reading:
 
     def _subscribe(self, client: _Client, asked: Request, reply: Request) -> None:
         name = asked.get("JMQDestination", str, "")
-        is_queue = bool(asked.get("JMQDestType", int, 0) & _QUEUE)
-        if (is_queue and name == DEAD_MESSAGE_QUEUE) or not is_name(name, _MOST_NAME):
+        is_queue = bool(asked.get("JMQDestType", int, 0) & QUEUE)
+        if (is_queue and name == DEAD_MESSAGE_QUEUE) or not is_name(name):
             self._lost["consumers of the dead message queue, or of a name that is no topic"] += 1
             return
         if asked.get("JMQSelector", str):
@@ -322,7 +320,7 @@ class _Reading:
     def _publish(self, client: _Client, packet: Packet) -> None:
         name, is_queue = packet.destination or "", bool(packet.bit_flags & FLAGS["Q"])
         topic = (QUEUES if is_queue else "") + topic_of(name)
-        if name_of(topic_of(name)) != name or not is_name(name, _MOST_NAME):
+        if name_of(topic_of(name)) != name or not is_name(name):
             self._lost["messages to a name that is no topic"] += 1
             return
         try:

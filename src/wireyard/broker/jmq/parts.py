@@ -17,9 +17,9 @@ from wireyard.broker.jmq.destinations import (
 from wireyard.broker.jmq.routing import Router
 from wireyard.broker.jmq.selector import Selector, SelectorError
 from wireyard.endpoints.jmq import Request, codes
-from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, TEMPORARY
+from wireyard.layers.jmq.rules import DEAD_MESSAGE_QUEUE, NO_ACKNOWLEDGE, QUEUE, TEMPORARY, TOPIC
 
-_QUEUE, _TOPIC, _TEMPORARY_BIT, _AUTO_CREATED = 1, 2, 0x10, 0x20
+_TEMPORARY_BIT, _AUTO_CREATED = 0x10, 0x20
 _LAST_SEEN: Final = 3
 """JMQBodyType of a DELETE_CONSUMER whose body is the id of the last message seen."""
 _RESERVED: Final = "mq."
@@ -37,7 +37,7 @@ class Parts:
         name, kind = request.get("JMQDestination", str), request.get("JMQDestType", int, 0)
         if name is None or not is_name(name, self.limits.max_name):
             raise Refusal(codes.BAD_REQUEST, "names no destination, or one by no name")
-        return name, bool(kind & _QUEUE) or (not kind & _TOPIC and "://queue/" in name)
+        return name, bool(kind & QUEUE) or (not kind & TOPIC and "://queue/" in name)
 
     def existing(self, request: Request) -> Destination:
         """Return the destination of a request, which has to be there."""
@@ -77,7 +77,7 @@ class Parts:
         if is_queue or not has_wildcard(name):
             destination = self._destination(link, request)
             is_queue = destination.is_queue
-        kind = (_QUEUE if is_queue else _TOPIC) | (
+        kind = (QUEUE if is_queue else TOPIC) | (
             _TEMPORARY_BIT if name.startswith(TEMPORARY) else 0
         )
         properties = {
@@ -92,7 +92,7 @@ class Parts:
         """VERIFY_DESTINATION."""
         selector_of(request)
         destination = self.existing(request)
-        kind = _QUEUE if destination.is_queue else _TOPIC
+        kind = QUEUE if destination.is_queue else TOPIC
         is_temporary = destination.owner is not None
         bit = _TEMPORARY_BIT if is_temporary else _AUTO_CREATED
         accept(link, request, {"JMQDestType": kind | bit})

@@ -37,6 +37,7 @@ _NAME_STOP: Final = 1 + 4 + 2 + 6
 HEADER_BYTES: Final = _NAME_STOP + 1 + 1 + 2 + 4
 """Bytes of a CONNECT that `find_header` examines: to level, flags, Keep Alive, and a length."""
 
+_LENGTH: Final = RULES["remaining_length"]
 _LEVEL_TO_KEEP_ALIVE: Final = 4
 _SHORTEST_CONNACK: Final = 4
 _NO, _CUT_OFF, _YES = range(3)
@@ -58,15 +59,15 @@ def frame_size(
     length, at = read_integer(view, start + 1, stop)
     if at <= start + 1:
         return None
-    rule, version = RULES["remaining_length"], context & VERSION_BITS
+    version = context & VERSION_BITS
     if at > stop:
         problem = "does not end within four bytes"
-        where, code = rule.spec(version), rule.verdict(version)
+        where, code = _LENGTH.spec(version), _LENGTH.verdict(version)
         raise Malformed("mqtt", "Remaining Length", 1, problem, where, code)
     size = at - start + length
     if size > max_packet_bytes:
-        problem = f"makes {size} bytes, over {max_packet_bytes}"
-        raise LimitExceeded("mqtt", "Remaining Length", 1, problem, rule.spec(version))
+        problem, where = f"makes {size} bytes, over {max_packet_bytes}", _LENGTH.spec(version)
+        raise LimitExceeded("mqtt", "Remaining Length", 1, problem, where)
     return size
 
 

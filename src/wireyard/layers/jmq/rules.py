@@ -96,6 +96,8 @@ types are ``client_packet`` or ``server_packet``."""
 
 WITHOUT_T: Final = 103
 """The version that does not have flag T (erratum 49)."""
+QUEUE, TOPIC = 1, 2
+"""Bits of JMQDestType."""
 NO_ACKNOWLEDGE: Final = 32768
 """The ack mode without acknowledgements."""
 UNDELIVERABLE, DEAD = 1, 2

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -251,23 +251,23 @@ def track(
 class Matched:
     """The clients and topics of all brokers, with the subscriptions that match."""
 
-    clients: list[Client]
+    clients: list[Client] = field(default_factory=list)
     """By number: those of the first part, then those of the next."""
-    users: dict[Client, str]
+    users: dict[Client, str] = field(default_factory=dict)
     """The user names of those that have one."""
-    connections: list[ConnectionRecord]
+    connections: list[ConnectionRecord] = field(default_factory=list)
     """Those of clients that are not plain."""
-    subscriptions: list[Subscribed]
-    matching: dict[TopicKey, list[Subscribed]]
-    valued: set[TopicKey]
-    asked: set[TopicKey]
-    older: set[TopicKey]
-    lost: dict[tuple[str, str], Lost]
-    lost_messages: dict[tuple[str, str], Lost]
+    subscriptions: list[Subscribed] = field(default_factory=list)
+    matching: dict[TopicKey, list[Subscribed]] = field(default_factory=dict)
+    valued: set[TopicKey] = field(default_factory=set)
+    asked: set[TopicKey] = field(default_factory=set)
+    older: set[TopicKey] = field(default_factory=set)
+    lost: dict[tuple[str, str], Lost] = field(default_factory=dict)
+    lost_messages: dict[tuple[str, str], Lost] = field(default_factory=dict)
     """As of `Topics`."""
-    unseen: dict[Stream, tuple[Span, ...]]
-    wills: list[Will]
-    dropped: Counter[str]
+    unseen: dict[Stream, tuple[Span, ...]] = field(default_factory=dict)
+    wills: list[Will] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
 
     @cached_property
     def served(self) -> tuple[list[ConnectionRecord], Mapping[tuple[str, str, str], list[int]]]:
@@ -312,7 +312,7 @@ class Matched:
 
 def match(found: Sequence[Clients]) -> Matched:
     """Find the subscriptions that match each topic on which there are messages."""
-    matched = Matched([], {}, [], [], {}, set(), set(), set(), {}, {}, {}, [], Counter())
+    matched = Matched()
     brokers: defaultdict[tuple[str, str], KeptSubscriptions] = defaultdict(KeptSubscriptions)
     named: set[tuple[TopicKey, bool]] = set()
     waiting: list[Will] = []
