@@ -23,15 +23,10 @@ PINGS: Final = (
     Column("stream", "string", "the stream"),
     Column("offset", "int64", "where the first packet is", unit="bytes"),
 )
-_PATIENT: Final = """
+_COUNTED: Final = """
 SELECT NULL AS destination, stream AS client, pings AS count, source, frame, stream, "offset"
 FROM pings WHERE frame IS NOT NULL
 """
-
-
-_PINGED: Final = Symptom(
-    "pinged", "odd", "it sent {count} pings", "wireyard flows {input}", _PATIENT
-)
 
 
 def derive(files: Sequence[PacketFile], _: pa.Table, sources: Collection[str]) -> DerivedFiles:
@@ -62,7 +57,7 @@ FACTS: Final = Facts(
     shares_messages=False,
     verdicts=MappingProxyType({}),
     symptoms=(
-        Symptom("pinged", "odd", "it sent {count} pings", "wireyard flows {input}", _PATIENT),
+        Symptom("pinged", "odd", "it sent {count} pings", "wireyard flows {input}", _COUNTED),
     ),
     tables={"pings": PINGS},
 )

@@ -15,7 +15,7 @@ from typing import Final, Literal, NamedTuple
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats.base import Format
 from wireyard.layers.mqtt.deliveries.topics import matches
-from wireyard.tap.packets import Conversation, Span
+from wireyard.tap.packets import FORMATS, Conversation, Span
 
 Action = Literal["cut", "delay", "drop", "duplicate"]
 _FORM: Final = re.compile(
@@ -25,7 +25,6 @@ _FORM: Final = re.compile(
 )
 _COUNT: Final = re.compile(r"(?P<how>nth|every)\s+(?P<number>[1-9]\d{0,8})")
 _TIME: Final = re.compile(r"(?P<number>\d{1,6}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)")
-_FORMATS: Final = ("mqtt", "jmq")
 
 
 class Step(NamedTuple):
@@ -79,7 +78,7 @@ def parse_rule(action: Action, text: str) -> Rule:
         raise _usage(action, text, "is not of the form [before|after] TYPE [from|to CLIENT]"
                      " [on TOPIC], nth N")  # fmt: skip
     kind = match["type"]
-    if not any(kind in _types_of(name).values() for name in _FORMATS):
+    if not any(kind in _types_of(name).values() for name in FORMATS):
         raise _usage(action, text, f"has no packet type of MQTT or JMQ: {kind}")
     if match["when"] and action != "cut":
         raise _usage(action, text, f"has '{match['when']}', which only --cut takes")
@@ -152,7 +151,7 @@ class Faults:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.rules = rules
-        self._types = {name: _types_of(name) for name in _FORMATS}
+        self._types = {name: _types_of(name) for name in FORMATS}
         self._wanted = {rule.packet_type for rule in rules}
         if any(rule.topic is not None for rule in rules):
             self._wanted.add("PUBLISH")  # which may define an alias

@@ -31,7 +31,7 @@ CLEAR: Final = -2
 _TLS: Final = b"\x16\x03"
 """The beginning of a handshake record."""
 _GET: Final = b"GET "
-_FORMATS: Final = ("mqtt", "jmq")
+FORMATS: Final = ("mqtt", "jmq")
 """Formats whose packets show their type before they are whole."""
 _MQTT_LOGINS: Final = frozenset(
     kind << 4 | flags for kind in get_format("mqtt").secrets.types for flags in range(16)
@@ -65,7 +65,7 @@ class Conversation:
         """Find the format by the first bytes of the client; return False if more are needed."""
         open_ends = head == _TLS[: len(head)] or head == _GET[: len(head)]
         self.is_encrypted, self.is_websocket = head[:2] == _TLS, head[:4] == _GET
-        for name in _FORMATS:
+        for name in FORMATS:
             format = get_format(name)
             at, certain = format.framing.find_header(
                 head, 0, len(head), format.framing.max_packet_bytes
@@ -126,7 +126,7 @@ class PacketReader:
         spans = [Span(self._left_type, 0, at)] if at else []
         framing, logins, context = format.framing, format.secrets.types, self._conversation.context
         frame_size, most = framing.frame_size, framing.max_packet_bytes
-        assert framing.head is not None, "it is one of `_FORMATS`"
+        assert framing.head is not None, "it is one of `FORMATS`"
         type_of, _, clear_bytes = framing.head
         while at < stop:
             if not self._most_whole and format.name == "mqtt":
