@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 import wireyard
 from tests.formats.mqtt.make import connect, publish
-from wireyard.errors import UsageError
+from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.pipeline.inputs.options import read_options
 from wireyard.spark.stream_reader import StreamReader
@@ -126,6 +126,15 @@ def test_another_file_under_the_name_begins_anew(tmp_path: Path) -> None:
     second = one.latestOffset(first, ReadAllAvailable())
     names = [Path(row["source"]).name for row in batch(one, first, second)]
     assert names.count("a.mqtt.1") == 401 and 0 < names.count("a.mqtt") < 401
+
+
+def test_a_file_that_has_become_shorter_is_an_error(tmp_path: Path) -> None:
+    path, one = tmp_path / "a.mqtt", reader(tmp_path)
+    path.write_bytes(STREAM)
+    end = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    path.write_bytes(STREAM[:-1])
+    with pytest.raises(SourceError, match="has less than when it was looked at"):
+        batch(one, one.initialOffset(), end)
 
 
 def test_what_streams_do_not_have(tmp_path: Path) -> None:

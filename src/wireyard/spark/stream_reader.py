@@ -1,9 +1,10 @@
 """The streaming reader of the data source (`readStream`): new files and growing streams.
 
 An offset holds for each file how far it was read. For a bare stream that is the end of a frame, the
-context of the next one, and the number of bytes that were examined to find it: a task that reads up
-to there finds the same frames, however large the file has become. So the same two offsets always
-give the same rows, as Spark requires of a source that can be replayed after a failure. Captures,
+context of the next one, and the number of bytes that were examined to find it. What is between two
+offsets is a `Piece` of the file, as of one that is read whole: however large the file has become,
+its frames are the same. So the same two offsets always give the same rows, as Spark requires of a
+source that can be replayed after a failure. Captures,
 stores and compressed files are read as a whole, once they stand still.
 """
 
@@ -12,8 +13,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -26,40 +25,25 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from wireyard.captures.quarantine import BadBytes
+from wireyard.captures.live.following import BareStream
 from wireyard.errors import SourceError, UsageError
 from wireyard.formats import get_format
 from wireyard.pipeline.inputs.captures import find_captures
 from wireyard.pipeline.inputs.listing import FoundFile, list_files
 from wireyard.pipeline.inputs.options import Options
-from wireyard.pipeline.inputs.tasks import plan_tasks
+from wireyard.pipeline.inputs.tasks import Piece, plan_tasks
 from wireyard.pipeline.inputs.watching import SETTLED_S
 from wireyard.spark.reader import Reader, faults
-from wireyard.spark.workers import settle
-from wireyard.streams.batches import BlockReader
 from wireyard.streams.scan import load_fast_path
 from wireyard.streams.source import compression, reading
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from wireyard.streams.framer import Framer
-
 _READ_BYTES: Final = 1 << 20
 _MAGIC_BYTES: Final = 4
 _NS: Final = 1_000_000_000
 _FILES: Final = "files"
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Frames of a bare stream from `start` to `stop`; found by examining the bytes up to `seen`."""
-
-    path: str
-    start: int
-    stop: int
-    context: int
-    seen: int
 
 
 class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -161,11 +145,18 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
         fast = load_fast_path(format, file.size - start)
         reached = start, context, start
         step = max(min(most, _READ_BYTES), _MAGIC_BYTES)
-        for _, seen in _blocks(file.path, start, file.size, framer, fast, step):
-            if framer.is_aligned and framer.position > start:
-                reached = framer.position, framer.context, seen
-                if seen - start >= most:
-                    break
+        stream, seen = BareStream(file.path, start), start
+        with reading(file.path), open(file.path, "rb") as opened:
+            opened.seek(start)
+            while seen < file.size and (data := opened.read(min(step, file.size - seen))):
+                seen += len(data)
+                stream.receive(data)
+                for _ in stream.blocks(framer, fast and fast.scan_frames):
+                    pass
+                if framer.is_aligned and framer.position > start:
+                    reached = framer.position, framer.context, seen
+                    if seen - start >= most:
+                        break
         return reached
 
     # --- tasks --------------------------------------------------------------------------------
@@ -175,7 +166,7 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
     ) -> list[datasource.InputPartition]:
         """Return the input of each task of a batch."""
         before: Mapping[str, list[int]] = start[_FILES]
-        spans: list[_Span] = []
+        spans: list[Piece] = []
         whole: list[FoundFile] = []
         context = get_format(self._reader.format).context
         for path, (stop, *rest) in end[_FILES].items():
@@ -185,56 +176,25 @@ class StreamReader(datasource.DataSourceStreamReader, SupportsTriggerAvailableNo
             if not rest:
                 whole.append(FoundFile(path, stop, path))
             elif old is not None and len(old) > 1 and old[3] == rest[2] and old[0] <= stop:
-                spans.append(_Span(path, old[0], stop, old[1], rest[1]))
+                spans.append(Piece(path, old[0], stop, stop - old[0], old[1]))
             else:
-                spans.append(_Span(path, 0, stop, context, rest[1]))
+                spans.append(Piece(path, 0, stop, stop, context))
         captures = find_captures(whole, self._options)
         tasks = plan_tasks(whole, get_format(self._reader.format), self._options, captures)
         return [*map(datasource.InputPartition, spans), *map(datasource.InputPartition, tasks)]
 
     def read(self, partition: datasource.InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        span = partition.value
-        if not isinstance(span, _Span):
+        piece = partition.value
+        if not isinstance(piece, Piece):
             yield from self._reader.read(partition)
             return
-        plan = self._reader.plan()
-        fast = load_fast_path(plan.format, span.stop - span.start)
-        if fast:
-            settle()
-        shape = self._reader.shape(plan)
-        rows = BlockReader(plan, fast)
-        framer = plan.framer(span.start, span.context)
-        with closing(BadBytes(span.path)) as bad_bytes, faults(self._options, span.path):
-            for part, _ in _blocks(span.path, span.start, span.seen, framer, fast):
-                if part is not None:
-                    for batch in rows.read([part]).batches:
-                        if batch.num_rows:
-                            yield shape.fit(batch, lambda _: bad_bytes)
-            if framer.frame_start < span.stop:
-                raise SourceError(f"{span.path}: has less than when it was looked at")
-
-
-def _blocks(
-    path: str, start: int, stop: int, framer: Framer, fast: Any, step: int = _READ_BYTES
-) -> Iterator[tuple[Any, int]]:
-    """Yield the whole frames of a local file within ``[start, stop)``, block by block.
-
-    Each block comes with the number of bytes examined so far; it is None if they added no frame.
-    """
-    from wireyard.captures.live.following import BareStream
-
-    stream = BareStream(path, start)
-    seen = start
-    with reading(path), open(path, "rb") as file:
-        file.seek(start)
-        while seen < stop and (data := file.read(min(step, stop - seen))):
-            seen += len(data)
-            stream.receive(data)
-            part = None
-            for block in stream.blocks(framer, fast and fast.scan_frames):
-                part = stream, block
-            yield part, seen
+        with faults(self._options, piece.path):
+            with reading(piece.path):
+                size = os.stat(piece.path).st_size
+            if size < piece.stop:
+                raise SourceError(f"{piece.path}: has less than when it was looked at")
+            yield from self._reader.read(datasource.InputPartition((piece,)))
 
 
 def _is_whole(before: Mapping[str, list[int]], file: FoundFile) -> bool:
