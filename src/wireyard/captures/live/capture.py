@@ -2,9 +2,9 @@
 
 Each batch of new records goes through the code that reads whole captures: headers, fragments,
 connections (`Placer`), overlapping segments (`merge_rows`), formats (`CapturedConnection`).
-`live_connections` has the connections, `live_stream` the bytes of a stream that are not read yet,
-and `live_reading` the rules for which of them can be read. This file schedules the reading and
-evicts connections.
+`connections` has the connections, `stream` the bytes of a stream that are not read yet, and
+`readable` the rules for which of them can be read. This file schedules the reading and evicts
+connections.
 
 Rules of this file:
 

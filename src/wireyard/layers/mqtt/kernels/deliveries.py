@@ -342,6 +342,20 @@ def find_partners(
 # --- verdicts -------------------------------------------------------------------------------
 
 
+@inlined
+def _put_row(
+    rows: Grid, count: int, message: int, attempt: int, sub: int, verdict: int, entry: int
+) -> int:
+    """Write the row number `count` of `DeliveryRow`; return how many there are then."""
+    rows[count, DeliveryRow.MESSAGE] = message
+    rows[count, DeliveryRow.DELIVERED] = attempt
+    rows[count, DeliveryRow.SUBSCRIPTION] = sub
+    rows[count, DeliveryRow.VERDICT] = verdict
+    rows[count, DeliveryRow.EXPECTED] = entry
+    rows[count, DeliveryRow.CLIENT] = NONE
+    return count + 1
+
+
 @kernel
 def find_verdicts(
     messages: Grid,
@@ -410,13 +424,7 @@ def find_verdicts(
             if message != NONE:
                 has_row[message] = 1
             one = NONE
-        rows[count, DeliveryRow.MESSAGE] = message
-        rows[count, DeliveryRow.DELIVERED] = attempt
-        rows[count, DeliveryRow.SUBSCRIPTION] = one
-        rows[count, DeliveryRow.VERDICT] = verdict
-        rows[count, DeliveryRow.EXPECTED] = entry
-        rows[count, DeliveryRow.CLIENT] = NONE
-        count += 1
+        count = _put_row(rows, count, message, attempt, one, verdict, entry)
     for entry in range(len(expected)):
         if expected[entry, Expected.DELIVERED] > 0 or expected[entry, Expected.IS_SERVED]:
             continue
@@ -435,13 +443,7 @@ def find_verdicts(
             verdict = UNDECIDED
         elif _has_active(messages, subs, expected, expected_subs, entry, confirmed[message]):
             verdict = MISSED
-        rows[count, DeliveryRow.MESSAGE] = message
-        rows[count, DeliveryRow.DELIVERED] = NONE
-        rows[count, DeliveryRow.SUBSCRIPTION] = expected_subs[expected[entry, Expected.FIRST]]
-        rows[count, DeliveryRow.VERDICT] = verdict
-        rows[count, DeliveryRow.EXPECTED] = entry
-        rows[count, DeliveryRow.CLIENT] = NONE
-        count += 1
+        count = _put_row(rows, count, message, NONE, first_sub, verdict, entry)
     for message in range(len(messages)):
         if has_row[message]:
             continue
@@ -452,13 +454,7 @@ def find_verdicts(
             verdict = messages[message, Message.UNCONFIRMED]
         elif messages[message, Message.HAS_OLDER] or messages[message, Message.IS_LEFT_OUT]:
             verdict = UNDECIDED
-        rows[count, DeliveryRow.MESSAGE] = message
-        rows[count, DeliveryRow.DELIVERED] = NONE
-        rows[count, DeliveryRow.SUBSCRIPTION] = NONE
-        rows[count, DeliveryRow.VERDICT] = verdict
-        rows[count, DeliveryRow.EXPECTED] = NONE
-        rows[count, DeliveryRow.CLIENT] = NONE
-        count += 1
+        count = _put_row(rows, count, message, NONE, NONE, verdict, NONE)
     return count
 
 
