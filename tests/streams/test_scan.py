@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from tests.make import item, items, packet, random_packet, section, variety
-from tests.mutations import damaged_stream
+from tests.mutations import damaged_stream, damaged_streams, subject_of
 from tests.readings import (
     JMQ,
     assert_contiguous,
@@ -32,7 +32,7 @@ from tests.readings import (
 from wireyard.errors import DecodeError, UsageError
 from wireyard.formats import get_format, names
 from wireyard.schema import COMMON, schema_of
-from wireyard.streams import scan
+from wireyard.streams import batches, blocks, scan
 from wireyard.streams.batches import BlockReader
 from wireyard.streams.plan import Plan, make_plan
 from wireyard.streams.window import (
@@ -66,6 +66,21 @@ def test_the_size_of_windows_does_not_show(
     from_file = table_of(io.BytesIO(stream), compiled=compiled, max_packet_bytes=4096)
     names = [name for name in whole.schema.names if name not in ("source", "stream")]
     assert_same(from_file.select(names), whole.select(names))
+
+
+@pytest.mark.parametrize("label", [label for name in names() for label in subject_of(name).labels])
+def test_the_size_of_blocks_does_not_show(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are equal whether blocks end after three rows, and whether equal packets are known."""
+    rng, subject = Random(9), subject_of(label)
+    packets = [*damaged_streams(subject, subject.corpus(None), rng, 60)[:12], b"\0\0" * 20]
+    streams = [rng.choice(packets)[:200] * 2 for _ in range(12)] + packets
+    for mode in ("permissive", "dropmalformed"):
+        wholes = [table_of(one, compiled=False, format=label, mode=mode) for one in streams]
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "MOST_ROWS", 3)
+            patch.setattr(batches, "_SHORT_BYTES", -1)
+            for stream, whole in zip(streams, wholes, strict=True):
+                assert_same(table_of(stream, compiled=True, format=label, mode=mode), whole)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -398,11 +413,15 @@ def test_windows_of_bytes_are_not_copies() -> None:
 MEMORY = """
 import io, resource, sys
 from tests.make import item, items, packet, section
-from tests.readings import JMQ, forced, scan_source
+from tests.readings import forced, format_of, scan_source
 from wireyard.streams.plan import make_plan
 
-body = packet(items=items(item(1, "queue")), properties=section(("n", 4, 1)), body=bytes(900))
-block = body * 1000
+name, (threads, few) = sys.argv[1], map(int, sys.argv[2:])
+bodies = {
+    "jmq": packet(items=items(item(1, "q")), properties=section(("n", 4, 1)), body=bytes(900)),
+    "mqtt": bytes(2),
+}
+block = bodies[name] * 1000
 
 class Endless(io.RawIOBase):
     def __init__(self, blocks):
@@ -418,23 +437,25 @@ class Endless(io.RawIOBase):
 
 def peak_after(blocks, threads):
     rows = 0
-    for batch in scan_source(Endless(blocks), make_plan(JMQ), threads=threads):
+    for batch in scan_source(Endless(blocks), make_plan(format_of(name)), threads=threads):
         rows += batch.num_rows
     assert rows == 1000 * blocks
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 
 with forced(compiled=True):
-    threads = int(sys.argv[1])
-    small, large = peak_after(60, threads), peak_after(600, threads)
+    small, large = peak_after(few, threads), peak_after(600, threads)
 print(small, large)
-assert large - small < 64, f"{small} MiB for 60 MB, {large} MiB for 600 MB"
+assert large - small < 64, f"{small} MiB for {few} blocks, {large} MiB for 600"
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_memory_does_not_grow_with_the_stream(threads: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "threads", "few"), [("jmq", 1, 60), ("jmq", 2, 60), ("mqtt", 1, 300)]
+)
+def test_memory_does_not_grow_with_the_stream(name: str, threads: int, few: int) -> None:
+    """Neither with packets, nor with bytes each two of which are a malformed one."""
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(threads)],
+        [sys.executable, "-c", MEMORY, name, str(threads), str(few)],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -92,14 +92,15 @@ class CapturedStream:
             if limit is not None and framer.position >= limit:
                 return
             more = number < len(pieces)
-            if self.captured.protocol == "udp":
+            datagrams = self.captured.protocol == "udp"
+            if datagrams:
                 blocks = self._datagrams(framer, scanner, stop)
             else:
                 ends = not self.growing or more
                 windows = self.captured.windows(framer.position, stop, pool=self.pool, ends=ends)
                 blocks = cut_blocks(windows, framer, scanner, limit)
             for block in blocks:
-                yield block, more and framer.position >= stop
+                yield block, datagrams or (more and framer.position >= stop)
         if self.growing:
             return
         if framer.position < min(self.captured.size, limit or self.captured.size):
@@ -149,12 +150,10 @@ class CapturedStream:
             most = np.searchsorted(stops, min(base + WINDOW_BYTES, stop), "right")
             behind = max(int(most), at + 1)
             data = self.captured.read(base, int(stops[behind - 1]))
-            blocks = []
             for end in stops[at:behind].tolist():
                 framer.begin()
                 window = Window(data, base, framer.position - base, end - base, at_end=True)
-                blocks.append(cut_window(window, framer, scanner))
-            yield join_blocks(blocks)
+                yield from cut_window(window, framer, scanner)
             at = behind
 
     def _gap(self, framer: Framer, stop: int) -> Block:

@@ -6,14 +6,15 @@ values, so the difference is speed alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from wireyard.arrays import Ints
+from wireyard.arrays import Bools, Ints
 from wireyard.errors import DecodeError
 from wireyard.formats.base import Row
 from wireyard.formats.rows import rows_to_batch
@@ -34,6 +35,57 @@ Part = tuple[DirectedStream, Block]
 """A block and its stream."""
 
 
+@dataclass(frozen=True)
+class ScalarRows:
+    """The rows that the scalar reader decoded, of which equal ones are held once.
+
+    Shapes: numbers, which, offsets, lengths (r). `numbers` are the row numbers, ascending. Row r
+    has the values ``kinds[which[r]]``, but those in the columns `relative` are counted from its
+    offset.
+    """
+
+    numbers: Ints
+    which: Ints
+    offsets: Ints
+    lengths: Ints
+    kinds: Sequence[Row] = ()
+    relative: Sequence[str] = ()
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self.row, range(len(self.numbers)))
+
+    def row(self, place: int) -> Row:
+        """Return the values of the row whose number is at `place`."""
+        values, offset = self.kinds[self.which[place]], int(self.offsets[place])
+        row = {**values, "offset": offset, "length": int(self.lengths[place])}
+        for name in self.relative:
+            if row.get(name) is not None:
+                row[name] += offset
+        return row
+
+    @property
+    def bad(self) -> Ints:
+        """The numbers of the rows that are no well-formed packets."""
+        is_bad = np.array([values["status"] != OK for values in self.kinds], np.bool_)
+        return self.numbers[is_bad[self.which]]
+
+    def positions(self) -> dict[str, pa.Array]:
+        """Return the columns of positions in the stream."""
+        columns = {"offset": as_array(self.offsets), "length": as_array(self.lengths)}
+        for name in self.relative:
+            values = [values.get(name) for values in self.kinds]
+            moved = np.array([UNKNOWN if value is None else value for value in values])[self.which]
+            columns[name] = _nullable(np.where(moved == UNKNOWN, moved, moved + self.offsets))
+        return columns
+
+    def among(self, chosen: Bools) -> ScalarRows:
+        """Return those of the chosen rows of a block, numbered as these are."""
+        ours = chosen[self.numbers]
+        numbers = (np.cumsum(chosen) - 1)[self.numbers[ours]]
+        of_rows = self.which[ours], self.offsets[ours], self.lengths[ours]
+        return ScalarRows(numbers, *of_rows, self.kinds, self.relative)
+
+
 class DecodedParts(NamedTuple):
     """Blocks that were decoded together, and the rows in them that a plan wants."""
 
@@ -41,8 +93,7 @@ class DecodedParts(NamedTuple):
     parts: Sequence[Part]
     """The blocks with only those rows."""
     batches: list[pa.RecordBatch]
-    scalar_rows: Mapping[int, Row]
-    """The rows that the scalar reader decoded, by row number, in order."""
+    scalar_rows: ScalarRows
     found_bad: bool
     """Whether there were rows that are no well-formed packets."""
 
@@ -50,8 +101,8 @@ class DecodedParts(NamedTuple):
 _MOST_RUNS = 8
 """Most batches of a block; more would be too short."""
 
-_Bad = dict[int, DecodeError | None]
-"""The rows of a block that are no well-formed packets, with their errors."""
+_SHORT_BYTES = 64
+"""Packets up to which equal ones are decoded once: those of an attack are short, and alike."""
 _OFFSET = next(column for column in COMMON if column.name == "offset")
 _TIMES = ("captured_ns", "frame")
 """The columns of captures that differ from row to row."""
@@ -121,25 +172,21 @@ class BlockReader:
         if self._condition_reader is not None:
             parts = self._wanted(self._condition_reader, parts)
         block = join_blocks([each for _, each in parts])
-        bad = {row: frame.error for row, frame in block.odd.items()}
-        batches, scalar_rows = self._decoded(block, bad)
+        batches, scalar_rows = self._decoded(block)
+        bad = scalar_rows.bad
         given = self._given(parts)
         start = 0
         for number, batch in enumerate(batches):
             batches[number] = self._with_given(batch, given, start)
             start += batch.num_rows
-        if bad and self.plan.mode == "failfast":
+        if self.plan.mode == "failfast":
             self._raise_fault(parts, block, bad)
-        if not bad or self.plan.mode != "dropmalformed":
-            return DecodedParts(read, parts, batches, scalar_rows, bool(bad))
+        if not len(bad) or self.plan.mode != "dropmalformed":
+            return DecodedParts(read, parts, batches, scalar_rows, len(bad) > 0)
         good = np.ones(len(block.offsets), np.bool_)
-        good[list(bad)] = False
-        places = np.cumsum(good) - 1
-        scalar_rows = {
-            int(places[row]): values for row, values in scalar_rows.items() if row not in bad
-        }
+        good[bad] = False
         table = pa.Table.from_batches(batches).filter(as_array(good))
-        return DecodedParts(read, parts, table.to_batches(), scalar_rows, True)
+        return DecodedParts(read, parts, table.to_batches(), scalar_rows.among(good), True)
 
     def _with_given(
         self, batch: pa.RecordBatch, given: Mapping[str, pa.Array], start: int
@@ -216,11 +263,11 @@ class BlockReader:
             start = stop
         return picked
 
-    def _decoded(self, block: Block, bad: _Bad) -> tuple[list[pa.RecordBatch], dict[int, Row]]:
-        """Decode the rows of a block; add malformed ones to `bad`."""
+    def _decoded(self, block: Block) -> tuple[list[pa.RecordBatch], ScalarRows]:
+        """Decode the rows of a block."""
         rows = len(block.offsets)
         if self._decoder is None:
-            batch, scalar_rows = self._scalar(block, np.arange(rows), bad)
+            batch, scalar_rows = self._scalar(block, np.arange(rows))
             return [batch], scalar_rows
         framed = np.delete(np.arange(rows), list(block.odd)) if block.odd else None
         packets = block if framed is None else block.pick(framed)
@@ -234,50 +281,69 @@ class BlockReader:
         )
         if framed is None:
             if not len(rejected):
-                return [batch], {}
+                return [batch], ScalarRows(_NO_ROWS, _NO_ROWS, _NO_ROWS, _NO_ROWS)
             framed = np.arange(rows)
         others = np.union1d(framed[rejected], list(block.odd)).astype(np.int64)
         order = np.empty(rows, np.int64)
         order[framed] = np.arange(len(framed))
         order[others] = len(framed) + np.arange(len(others))
-        more, scalar_rows = self._scalar(block, others, bad)
+        more, scalar_rows = self._scalar(block, others)
         return _in_order(batch, more, order), scalar_rows
 
-    def _scalar(self, block: Block, rows: Ints, bad: _Bad) -> tuple[pa.RecordBatch, dict[int, Row]]:
-        """Decode rows by the scalar reader; add malformed ones to `bad`."""
-        seen: dict[int, Row] = {}
-        found = {row: self._scalar_row(block, row, bad, seen) for row in rows.tolist()}
-        values = list(found.values())
-        if self._how[0]:
-            values = [{name: value[name] for name in _OF_ALL} for value in values]
-        return rows_to_batch(self._own, values), found
+    def _scalar(self, block: Block, rows: Ints) -> tuple[pa.RecordBatch, ScalarRows]:
+        """Decode rows by the scalar reader.
 
-    def _scalar_row(self, block: Block, row: int, bad: _Bad, seen: dict[int, Row]) -> Row:
-        """Decode one row; bytes that begin no packet have a position, a status and an error only.
-
-        Of an unfinished packet, the row has the fields that are whole. `seen` has the values of
-        unfinished packets by the identity of their frames: many streams of the same bytes have one.
+        Equal packets are decoded once, and equal frames that are no packets, of which many streams
+        of the same bytes have one.
         """
-        offset, length = int(block.offsets[row]), int(block.lengths[row])
-        value: Row = {**self._same, "offset": offset, "length": length}
-        frame, error = block.odd.get(row), None
-        read = seen.get(id(frame))
-        if read is None and (frame is None or frame.status == TAIL):
-            read, error = self.plan.format.read_row(block.view(row), int(block.contexts[row]))
-            if frame is not None:
-                seen[id(frame)] = read
-        if read is not None:
-            value |= read
-            for name in self._relative:
-                if value.get(name) is not None:
-                    value[name] += offset
+        offsets, lengths = block.offsets[rows], block.lengths[rows]
+        kinds: list[Row] = []
+        known: dict[Any, int] = {}
+        which = np.empty(len(rows), np.int64)
+        data = block.data.data
+        starts, contexts = block.places[rows].tolist(), block.contexts[rows].tolist()
+        for place, (row, start, length) in enumerate(
+            zip(rows.tolist(), starts, lengths.tolist(), strict=True)
+        ):
+            frame = block.odd.get(row)
+            key: object = None if frame is None else id(frame)
+            if frame is None and length <= _SHORT_BYTES:
+                key = bytes(data[start : start + length]), contexts[place]
+            kind = known.get(key)
+            if kind is None:
+                kind = len(kinds)
+                kinds.append(self._scalar_row(block, row))
+                if key is not None:
+                    known[key] = kind
+            which[place] = kind
+        scalar_rows = ScalarRows(rows, which, offsets, lengths, kinds, self._relative)
+        names = _OF_ALL if self._how[0] else None
+        shown = [{name: one[name] for name in names} for one in kinds] if names else kinds
+        batch = rows_to_batch(self._own, shown)
+        if len(kinds) < len(rows):
+            batch = batch.take(as_array(which))
+        positions = scalar_rows.positions()
+        columns = [positions.get(name, batch[name]) for name in batch.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema), scalar_rows
+
+    def _scalar_row(self, block: Block, row: int) -> Row:
+        """Return the values of one row, counted from its offset."""
+        values, status, error = self._read_row(block, row)
+        shown = error.row() if error else None
+        return {**self._same, "offset": 0, "length": 0, **values, "status": status, "error": shown}
+
+    def _read_row(self, block: Block, row: int) -> tuple[Row, str, DecodeError | None]:
+        """Decode one row; return its fields, its status and its error.
+
+        Bytes that begin no packet have no fields; an unfinished packet has those that are whole.
+        """
+        frame = block.odd.get(row)
+        if frame is not None and frame.status != TAIL:
+            return {}, frame.status, frame.error
+        values, error = self.plan.format.read_row(block.view(row), int(block.contexts[row]))
         if frame is not None:
-            error, value["status"] = frame.error, frame.status
-        elif error is not None:
-            bad[row] = error
-            value["status"] = MALFORMED
-        value["error"] = error.row() if error else None
-        return value
+            return values, TAIL, frame.error
+        return values, MALFORMED if error else OK, error
 
     def _column(
         self, kind: str, values: Sequence[str | int | None], counts: Sequence[int]
@@ -289,11 +355,12 @@ class BlockReader:
             return as_array(np.repeat(np.array(values, kind), counts))
         return repeat_texts([str(value) for value in values], counts)
 
-    def _raise_fault(self, parts: Sequence[Part], block: Block, bad: _Bad) -> None:
+    def _raise_fault(self, parts: Sequence[Part], block: Block, bad: Ints) -> None:
         """Raise the first error; the bytes between the packets of a store have none."""
         stops = np.cumsum([len(each.offsets) for _, each in parts])
-        for row in sorted(bad):
-            if (error := bad[row]) is not None:
+        for row in bad.tolist():
+            _, _, error = self._read_row(block, row)
+            if error is not None:
                 opened, _ = parts[int(np.searchsorted(stops, row, "right"))]
                 error.add_note(f"in {storable(opened.name)}, offset {block.offsets[row]}")
                 raise error

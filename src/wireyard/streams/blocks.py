@@ -26,6 +26,8 @@ It finds whole packets that follow each other. There is one context more, that o
 them."""
 
 _NO_LIMIT = 1 << 62
+MOST_ROWS: Final = 1 << 15
+"""Rows after which a block ends: those of packets of two bytes take 200 times their memory."""
 
 
 @dataclass(frozen=True)
@@ -190,32 +192,40 @@ def cut_blocks(
     scanner: FrameScanner | None,
     limit: int | None = None,
 ) -> Iterator[Block]:
-    """Yield one block per window, and advance each window past the rows of its block.
+    """Yield the blocks of each window, and advance the window past their rows.
 
     The windows are the stream from the framer's position on. `scanner` finds runs of whole packets;
     without one the framer finds each frame. No row begins at or after the offset `limit`, if there
     is one; rows that begin before it are whole.
     """
     for window in windows:
-        block = cut_window(window, framer, scanner, limit)
+        yield from cut_window(window, framer, scanner, limit)
         window.start = framer.position - window.base
-        if len(block.offsets):
-            yield block
         if framer.is_aligned and framer.position >= (_NO_LIMIT if limit is None else limit):
             return
 
 
 def cut_window(
     window: Window, framer: Framer, scanner: FrameScanner | None, limit: int | None = None
-) -> Block:
-    """Return the rows of one window as a block, which may have none."""
+) -> Iterator[Block]:
+    """Yield the rows of one window as blocks; none if it has no rows."""
     limit = _NO_LIMIT if limit is None else limit
+    rows = MOST_ROWS
+    while rows >= MOST_ROWS:  # else it has no more
+        block = _next_block(window, framer, scanner, limit)
+        rows = len(block.offsets)
+        if rows:
+            yield block
+
+
+def _next_block(window: Window, framer: Framer, scanner: FrameScanner | None, limit: int) -> Block:
+    """Return the next rows of a window, `MOST_ROWS` or a few more if it has as many."""
     places: list[Ints] = []
     lengths: list[Ints] = []
     contexts: list[Ints] = []
     odd: dict[int, Frame] = {}
     rows = 0
-    while not framer.is_aligned or framer.position < limit:
+    while rows < MOST_ROWS and not (framer.is_aligned and framer.position >= limit):
         start = framer.position - window.base
         if framer.is_aligned and start == window.stop:
             break
@@ -232,7 +242,7 @@ def cut_window(
                 rows += len(starts)
                 start = int(starts[-1] + sizes[-1])
                 framer.position = window.base + start
-                if framer.position >= limit or start == window.stop:
+                if framer.position >= limit or start == window.stop or rows >= MOST_ROWS:
                     break
         with window.data[start : window.stop].data as view:
             frame = framer.next_frame(view, window.at_end)

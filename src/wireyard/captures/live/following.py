@@ -266,12 +266,10 @@ class BareStream:
     def blocks(
         self, framer: Framer, scanner: FrameScanner | None, _limit: int | None = None
     ) -> Iterator[Block]:
-        """Yield the rows of the bytes held now as one block, if there are any."""
+        """Yield the rows of the bytes held now as blocks."""
         start, stop = framer.position - self._base, len(self._data)
         window = Window(self._data, self._base, start, stop, self.at_end)
-        block = cut_window(window, framer, scanner)
-        if len(block.offsets):
-            yield block
+        yield from cut_window(window, framer, scanner)
         self._data = self._data[framer.position - self._base :]
         self._base = framer.position
 

@@ -96,7 +96,7 @@ class StoreStream:
             if framer.position >= limit:
                 return
             window = Window(self.data, 0, framer.position, stop, at_end=True)
-            yield cut_window(window, framer, scanner, limit)
+            yield from cut_window(window, framer, scanner, limit)
 
     def _gap(self, framer: Framer, stop: int) -> Block:
         frame = Frame(framer.position, stop, GAP, framer.context)

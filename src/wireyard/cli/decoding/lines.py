@@ -22,12 +22,11 @@ from wireyard.cli.decoding.cells import row_line
 from wireyard.cli.decoding.large import hex_pieces, large_rows, large_value
 from wireyard.cli.decoding.reading import OpenInput, read_parts
 from wireyard.cli.decoding.selection import Selection
-from wireyard.formats.base import Row
 from wireyard.formats.properties import TYPES
 from wireyard.memory import SLACK
 from wireyard.schema import CAPTURED, arrow_type, as_array, as_numbers
 from wireyard.streams import line_kernels
-from wireyard.streams.framer import OK
+from wireyard.streams.batches import ScalarRows
 from wireyard.streams.redaction import Redactor
 from wireyard.text import PAYLOADS
 
@@ -69,19 +68,16 @@ def write_lines(reading: OpenInput, file: IO[bytes]) -> None:
             file.write(piece)
 
 
-def _lines(
-    scalar_rows: Mapping[int, Row], batch: pa.RecordBatch, selection: Selection
-) -> Iterator[Any]:
+def _lines(scalar_rows: ScalarRows, batch: pa.RecordBatch, selection: Selection) -> Iterator[Any]:
     """Yield the lines of a batch, many at a time."""
     kinds = {name: _SHAPES[kind] for name, kind in selection.format.texts.kinds.items()}
     names = [column.name for column in selection.shown_columns]
     keys = _keys(names)
     plain = selection.format.texts.are_plain
-    single = [row for row, values in scalar_rows.items() if not plain or values["status"] != OK]
-    scalar = np.array(single, np.int64)
+    scalar = scalar_rows.bad if plain else scalar_rows.numbers
     bodies = [name for name in names if name in PAYLOADS]
     cuts = {*range(0, batch.num_rows, _ROWS_AT_ONCE), batch.num_rows}
-    large = {*large_rows(batch, bodies)} - {*single}
+    large = {*large_rows(batch, bodies)} - {*scalar.tolist()}
     cuts |= {cut for row in large for cut in (row, row + 1)}
     for first, stop in pairwise(sorted(cuts)):
         part = batch.slice(first, stop - first)
@@ -123,15 +119,16 @@ def _large_line(
 
 
 def _single_lines(
-    scalar_rows: Mapping[int, Row], batch: pa.RecordBatch, rows: Ints, selection: Selection
+    scalar_rows: ScalarRows, batch: pa.RecordBatch, rows: Ints, selection: Selection
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the numbers of rows from the scalar reader, each with its line."""
     if not len(rows):
         return
     names = [name for name in _OF_STREAMS if name in batch.schema.names]
     known = batch.select(names).take(as_array(rows)).to_pylist()
-    for row, place in zip(rows.tolist(), known, strict=True):
-        values = scalar_rows[row]
+    places = scalar_rows.numbers.searchsorted(rows)
+    for row, at, place in zip(rows.tolist(), places.tolist(), known, strict=True):
+        values = scalar_rows.row(at)
         shown = values if selection.request.secrets else selection.format.secrets.redact(values)
         yield row, row_line(*selection.shape({**place, **shown}))
 

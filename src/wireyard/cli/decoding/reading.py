@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
+from wireyard.arrays import Grid
 from wireyard.cli.decoding.selection import Selection
 from wireyard.cli.progress import Progress
 from wireyard.java import storable
-from wireyard.schema import empty_batch, scalar_of
+from wireyard.schema import as_array, as_numbers, empty_batch, scalar_of
 from wireyard.streams.batches import DecodedParts, Part
 from wireyard.streams.blocks import Block, DirectedStream, Grown, StreamBundle, each_stream
 from wireyard.streams.framer import GAP, GARBAGE, MALFORMED, OK, TAIL, Framer
@@ -51,11 +52,13 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self._counts)
 
-    def add(self, status: str, offset: int, length: int, error: dict[str, Any] | None) -> None:
-        """Count a row, unless it is a well-formed packet."""
+    def add(
+        self, status: str, offset: int, length: int, error: dict[str, Any] | None, count: int = 1
+    ) -> None:
+        """Count rows of `length` bytes, the first at `offset`, unless they are well-formed."""
         if status == OK:
             return
-        self._counts[status] = self._counts.get(status, 0) + 1
+        self._counts[status] = self._counts.get(status, 0) + count
         self._bytes[status] = self._bytes.get(status, 0) + length
         why = f": {error['message']}" if error else ""
         self._first.setdefault(status, f"at offset {offset}{why}")
@@ -251,17 +254,35 @@ def _odd(parts: Sequence[Part], last: int) -> list[_Fault]:
 
 
 def _malformed(batch: pa.RecordBatch, parts: Sequence[Part]) -> list[_Fault]:
-    """Return the malformed packets of a batch, whose rows are those of the parts."""
+    """Return the malformed packets of each stream; the rows of a batch are those of the parts."""
     from pyarrow import compute as pc  # takes longer to load than a small capture to read
 
-    malformed = pc.indices_nonzero(pc.equal(batch["status"], scalar_of(MALFORMED, pa.string())))
-    rows = batch.select(["status", "offset", "length", "error"]).take(malformed).to_pylist()
-    firsts = [*accumulate((len(block.offsets) for _, block in parts), initial=0)]
-    found: list[_Fault] = []
-    for row, fault in zip(malformed.to_pylist(), rows, strict=True):
-        number = bisect_right(firsts, row) - 1
-        found.append(((number, _owner(parts[number][1], row - firsts[number])), fault))
-    return found
+    malformed = as_numbers(
+        pc.indices_nonzero(pc.equal(batch["status"], scalar_of(MALFORMED, pa.string())))
+    )
+    if not len(malformed):
+        return []
+    streams = np.concatenate([_streams(number, block) for number, (_, block) in enumerate(parts)])
+    streams = streams[malformed]
+    firsts = np.flatnonzero((np.diff(streams, axis=0, prepend=-1) != 0).any(axis=1))
+    lengths = np.add.reduceat(as_numbers(batch["length"])[malformed], firsts)
+    rows = batch.select(["status", "offset", "error"]).take(as_array(malformed[firsts])).to_pylist()
+    counts = np.diff(firsts, append=len(malformed))
+    return [
+        ((number, owner), {**row, "length": length, "count": count})
+        for (number, owner), row, length, count in zip(
+            streams[firsts].tolist(), rows, lengths.tolist(), counts.tolist(), strict=True
+        )
+    ]
+
+
+def _streams(number: int, block: Block) -> Grid:
+    """Return for each row of a part the number of the part, and of the stream in it."""
+    streams = np.zeros((len(block.offsets), 2), np.int64)
+    streams[:, 0] = number
+    if block.owners is not None:
+        streams[:, 1] = block.owners
+    return streams
 
 
 def _owner(block: Block, row: int) -> int:

@@ -139,7 +139,7 @@ def read_rows(reading: OpenInput, opened: DirectedStream) -> Iterator[Row]:
         captured = batch.select(_CAPTURED if selection.captured else ()).to_pylist()
         places = captured or repeat({}, batch.num_rows)
         # There may be more rows than the limit leaves.
-        for place, values in zip(places, decoded.scalar_rows.values(), strict=False):
+        for place, values in zip(places, decoded.scalar_rows, strict=False):
             packet = values if request.secrets else redact(values)
             row = {**common, **place, **packet}
             if selection.opener is not None:

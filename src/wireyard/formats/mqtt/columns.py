@@ -26,7 +26,7 @@ Decoded = tuple[Arena, int, Bytes, Fields]
 """Arrays of a batch, number of properties, rejected flag of each row, further columns by name."""
 
 _MIN_PACKET_BYTES = 2
-_MOST_FRAMES = 1 << 16
+_MOST_FRAMES = 1 << 15
 _FEW_ROWS = 1 << 12
 """Shorter runs, such as datagrams, are not decoded while scanning, but together with others."""
 _SPARE = 1.125
@@ -168,6 +168,8 @@ class ColumnDecoder(columns.ColumnDecoder):
         packets, they are found but not decoded.
         """
         density, self._density, self._decoded = self._density, 0.0, None
+        if density:
+            last_start = min(last_start, start + int(_MOST_FRAMES / density))
         rows = count = int((min(stop, last_start) - start) * density * _SPARE)
         if rows >= _FEW_ROWS:
             starts, sizes = np.empty(rows, np.int64), np.empty(rows, np.int64)
