@@ -481,6 +481,22 @@ def test_a_stream_whose_beginning_was_not_captured_settles() -> None:
     assert len(line.fed.rows) == 6 and line.fed.capture.late_bytes == 27
 
 
+def test_what_is_missing_at_the_beginning_is_a_gap() -> None:
+    """Neither SYN was captured, nor the first bytes; all that was acknowledged of them is known."""
+    line, size = Line(), len(publish(20))
+    line.answer(5000)
+    line.send(5000, at_ns=MS)
+    line.answer(5000 + 3 * size, at_ns=2 * MS)
+    line.send(5000 + 3 * size, publish(20) * 3, at_ns=3 * MS)
+    line.fed.wait(2000 * MS)
+    packets = [("ok", at * size, size) for at in (3, 4, 5)]
+    assert line.fed.shown() == [("gap", 0, 3 * size), *packets]
+    line.answer(5000 + 8 * size, at_ns=4 * MS)
+    line.fed.end()
+    assert line.fed.shown()[4:] == [("gap", 6 * size, 2 * size)]
+    assert not any(one["begun"] for one in line.fed.facts.values())
+
+
 def test_a_side_without_its_beginning_that_says_no_more_is_read_after_a_second() -> None:
     """A PUBACK alone is no proof of a packet, but that is all that comes."""
     line = Line()

@@ -25,7 +25,7 @@ from tests.captures.make import (
     tcp,
 )
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.connections.tcp_kernels import AFTERMATH, SILENCE_NS
+from wireyard.captures.connections.tcp_kernels import AFTERMATH, LATE, SILENCE_NS
 from wireyard.captures.read import Capture, read_capture
 
 ISN, OTHER_ISN = 1000, 5000
@@ -274,6 +274,31 @@ def test_the_first_acknowledgment_shows_where_the_answering_stream_begins() -> N
     # Bytes that came before it show that it is not the first.
     *_, answered = read(HELLO[0], server(0, b"answer"), client(0, acknowledged=6)).streams
     assert not answered.begun
+
+
+def test_the_first_acknowledgment_shows_what_is_missing_of_a_stream_without_its_beginning() -> None:
+    ask, last = client(0, b"ask"), server(4, b"er", acknowledged=3)
+    _, answered = read(client(0), ask, last).streams
+    assert not answered.begun and shown(answered) == "____er"
+    # All of it is missing.
+    _, answered = read(ask, server(0, acknowledged=3), client(3, acknowledged=6)).streams
+    assert not answered.begun and shown(answered) == "______"
+    # What was acknowledged before the capture began is no part of the stream.
+    _, answered = read(client(0, acknowledged=4), ask, last).streams
+    assert not answered.begun and shown(answered) == "er"
+    # An acknowledgment behind bytes of the stream may be of what was sent before the capture.
+    answered, _ = read(last, client(0), ask).streams
+    assert shown(answered) == "er"
+    # A keep-alive has the number before the next byte.
+    probe = [server(3), client(0, acknowledged=4)]
+    answered, _ = read(*probe, ask, last).streams
+    assert shown(answered) == "er"
+    assert len(read(*probe, ask).streams) == 1
+    # A capture of one direction shows nothing of the other.
+    assert len(read(client(0), ask, client(3, acknowledged=6)).streams) == 1
+    # A number that is too far behind is of another connection.
+    _, answered = read(client(0, acknowledged=-LATE), client(0, b"ask"), last).streams
+    assert shown(answered) == "er"
 
 
 def test_a_syn_after_the_data_shows_where_it_began() -> None:

@@ -239,8 +239,8 @@ class Expected:
     high: int | None = None
     end: int | None = None
     begun: bool = False
-    first: int = 0
-    """Position at which it has begun."""
+    start: int | None = None
+    """Position at which it begins; known once it is closed."""
     seen: bool = False
     at: int | None = None
     """Position of its first segment."""
@@ -249,17 +249,26 @@ class Expected:
     """Position that the other side acknowledged last."""
     opened: bool = False
     first_acknowledged: int | None = None
-    """Position that the other side acknowledged first, if that one opened the connection."""
+    """Position that the other side acknowledged first.
+
+    That is before its bytes or before those of this one.
+    """
+    answers: bool = False
+    """Whether that is of the other side's opening, so that this one has begun there."""
     ignored: int = 0
 
     def close(self, other: Expected) -> None:
         """Move the begin and the end to where the other side's acknowledgments show them."""
         first, low = self.first_acknowledged, self.at if self.low is None else self.low
-        if first is not None and not self.begun and low is not None and low >= first:
-            self.begun, self.first = True, first
+        if self.begun:
+            self.start = 0
+        elif first is not None and low is not None and low >= first:
+            self.begun, self.start = self.answers, first
             self.end = low if self.end is None else self.end
+        else:
+            self.start = self.low
         end = 0 if self.end is None else self.end
-        if self.finished or not self.seen or not (self.begun or self.low is not None):
+        if self.finished or not self.seen or self.start is None:
             return
         if self.acknowledged is not None and self.acknowledged > end:
             is_fin = other.finished or self.acknowledged == end + 1
@@ -267,13 +276,11 @@ class Expected:
 
     @property
     def size(self) -> int:
-        if self.begun:
-            return max((self.end or 0) - self.first, 0)
-        return 0 if self.low is None or self.end is None else self.end - self.low
+        return 0 if self.start is None else max((self.end or 0) - self.start, 0)
 
     def rows(self) -> list[tuple[int, int, int]]:
         """Return offset, byte and frame of each byte that was captured."""
-        start = self.first if self.begun else self.low or 0
+        start = self.start or 0
         return [(at - start, *self.content[at]) for at in sorted(self.content)]
 
 
@@ -298,6 +305,8 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
             other.begun |= bool(segment.flags & ACK)
             (other if segment.flags & ACK else stream).opened = True
         elif stream.opened and stream.begun and not segment.position and other.acknowledged is None:
+            other.first_acknowledged, other.answers = segment.acknowledged, True
+        elif other.acknowledged is None and other.low is None and segment.connection in connections:
             other.first_acknowledged = segment.acknowledged
         if segment.connection in connections:
             stream.seen = True

@@ -78,11 +78,11 @@ class CapturedStream:
         self, framer: Framer, scanner: FrameScanner | None, limit: int | None
     ) -> Iterator[tuple[Block, bool]]:
         """Yield the blocks of pieces and gaps, and whether another piece follows each."""
+        pieces = self.captured.pieces.tolist()
         if self.captured.protocol == "tcp":
             framer.segment_starts = self.captured.runs.offsets
             if not self.captured.begun and framer.position == 0:
-                framer.presume_packet()
-        pieces = self.captured.pieces.tolist()
+                framer.presume_packet(pieces[0][0] if pieces else 0)
         for number, (start, stop) in enumerate(pieces, 1):
             # In a growing stream, the framer may stop in garbage at the end of a piece.
             if stop < framer.position or (stop == framer.position and framer.is_aligned):

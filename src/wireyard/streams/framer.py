@@ -184,10 +184,10 @@ class Framer:
         self._garbage_from = self._why = self._cut_until = None
         self.context = self.format.context
 
-    def presume_packet(self) -> None:
-        """Presume that a packet begins here, where the captured part of a stream begins."""
+    def presume_packet(self, offset: int) -> None:
+        """Presume that a packet begins at `offset`, where the captured part of a stream begins."""
         if self.format.evidence.confirm_start is not None:
-            self._garbage_from = self._presumed = self.position
+            self._garbage_from, self._presumed = self.position, offset
             self._why = _lost(self.format, "begins in bytes that were not captured")
 
     def skip_gap(self, stop: int, *, sized: bool = True) -> Frame:

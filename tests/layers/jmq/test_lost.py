@@ -75,6 +75,14 @@ def test_no_lost_frames_of_a_capture_contradict_the_whole(
                 assert found <= true[key] | unknown or true[key] == {"refused"}, (key, column)
 
 
+def test_no_login_is_missing_where_only_acknowledgments_show_the_loss(tmp_path: Path) -> None:
+    """Without both SYNs and the broker's first packets, all captured bytes follow each other."""
+    example = Path(__file__).parents[3] / "examples" / "symptoms" / "jms-selector.pcap"
+    cut = write_without({0, 1, 5, 7}, example, tmp_path / "cut.pcap")
+    rows = in_order(wireyard.read(str(cut), "jmq").to_pylist(maps_as_pydicts="lossy"))
+    assert derive(rows, ended(cut))["violations"] == []
+
+
 @pytest.mark.parametrize("name", ["acks", "drops", "transactions"])
 def test_columns_lose_the_same(shared: Path, name: str, tmp_path: Path) -> None:
     path = shared / "captures" / "openmq" / f"{name}.pcap"

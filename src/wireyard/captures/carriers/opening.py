@@ -55,14 +55,21 @@ class Carriers:
         elif inside is not None and inside[0].protocol == "tcp" and _are_frames(heads):
             from wireyard.captures.carriers.websocket import open_frames
 
-            carrier, inside = open_frames(inside, self._inflated)
+            carrier, inside = open_frames(inside, heads, self._inflated)
             carriers.append(carrier)
         return tuple(carriers), inside
 
 
 def first_bytes(stream: Stream) -> bytes:
-    """Return the first bytes of a stream, for detection; empty if they were not captured."""
-    return stream.head(_SNIFFED_BYTES).tobytes()
+    """Return the first bytes of a stream, for detection; empty if they were not captured.
+
+    Those of a stream that began before the capture are the first that were captured.
+    """
+    pieces = stream.pieces
+    if stream.begun or not len(pieces):
+        return stream.head(_SNIFFED_BYTES).tobytes()
+    start, stop = pieces[0].tolist()
+    return stream.read(start, min(stop, start + _SNIFFED_BYTES)).tobytes()
 
 
 def _are_frames(heads: Sequence[bytes]) -> bool:

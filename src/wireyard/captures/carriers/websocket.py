@@ -93,10 +93,11 @@ def open_http(streams: Sequence[Stream], budget: Budget) -> OpenedHttp:
     return _opened(carrier, walks)
 
 
-def open_frames(streams: Sequence[Stream], budget: Budget) -> OpenedHttp:
-    """Read a WebSocket whose handshake was not captured."""
+def open_frames(streams: Sequence[Stream], heads: Sequence[bytes], budget: Budget) -> OpenedHttp:
+    """Read a WebSocket whose handshake was not captured; `heads` are its `first_bytes`."""
     walks = [
-        _Walk(stream, 0, bytes(stream.head(2))[1:] >= b"\x80", None, budget) for stream in streams
+        _Walk(stream, 0, head[1:2] >= b"\x80", None, budget)
+        for stream, head in zip(streams, heads, strict=True)
     ]
     return _opened(Carrier("websocket"), walks)
 

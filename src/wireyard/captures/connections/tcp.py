@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from wireyard.arena import room, with_room
-from wireyard.arrays import Bytes, Grid, Int32s, Ints
+from wireyard.arrays import Bools, Bytes, Grid, Int32s, Ints
 from wireyard.captures.connections.conflicts import find_conflicts
 from wireyard.captures.connections.copies import Copy, find_copies, join, name_copy
 from wireyard.captures.connections.flows import FlowTable
@@ -187,13 +187,13 @@ def _captured_twice(copies: Sequence[Copy]) -> list[int]:
 def connections_of(connections: Grid, sides: Grid, run_bounds: Ints, runs: Runs) -> Connections:
     """Return what the rows of connections and sides show, with the bytes of their streams."""
     states = sides[:, Side.STATE]
-    begun, seen = known_begins(sides) != NOWHERE, states & State.DATA != 0
+    begun = known_begins(sides) != NOWHERE
     return Connections(
         protocol="tcp",
         conversations=connections[:, Connection.CONVERSATION],
         first_records=connections[:, Connection.FIRST_RECORD],
         first_ways=connections[:, Connection.FIRST_WAY],
-        sizes=np.where(begun | seen, stream_ends(sides) - stream_begins(sides), 0),
+        sizes=np.where(has_stream(sides), stream_ends(sides) - stream_begins(sides), 0),
         opened=states & State.OPENED != 0,
         begun=begun,
         captured=states & (State.SEEN | State.RST) != 0,
@@ -218,8 +218,7 @@ def stream_ends(sides: Grid) -> Ints:
     ends = np.where(ends == NOWHERE, sides[:, Side.LOW], ends)
     others = np.arange(len(sides)) ^ 1
     acknowledged = sides[others, Side.ACKNOWLEDGED]
-    shows = (known_begins(sides) != NOWHERE) | (states & State.DATA != 0)
-    shows &= states & State.SEEN != 0
+    shows = has_stream(sides) & (states & State.SEEN != 0)
     shows &= (states & State.FIN == 0) & (sides[:, Side.SPARE] == NONE) & (acknowledged != NONE)
     missing = (acknowledged - sides[:, Side.BASE] - ends) % _SEQUENCE_NUMBERS
     shows &= (missing > 0) & (missing <= AFTERMATH)
@@ -228,10 +227,23 @@ def stream_ends(sides: Grid) -> Ints:
     return found
 
 
+def has_stream(sides: Grid) -> Bools:
+    """Return whether the capture shows of each side where its stream begins, or bytes of it."""
+    shown: Bools = sides[:, Side.STATE] & (State.BEGUN | State.DATA) != 0
+    shown |= _first_acknowledged(sides) != NOWHERE
+    return shown
+
+
 def stream_begins(sides: Grid) -> Ints:
-    """Return the position at which the stream of each side begins; see `known_begins`."""
-    known = known_begins(sides)
-    return np.where(known == NOWHERE, sides[:, Side.LOW], known)
+    """Return the position at which the stream of each side begins.
+
+    That is where it has begun, if the capture shows it, or else the first acknowledgment of the
+    other side, if it came before all bytes of this one: what is missing behind it was sent and not
+    captured. Otherwise it is the first captured byte.
+    """
+    begins = _first_acknowledged(sides)
+    begins = np.where(begins == NOWHERE, sides[:, Side.LOW], begins)
+    return np.where(sides[:, Side.STATE] & State.BEGUN != 0, sides[:, Side.BEGIN], begins)
 
 
 def known_begins(sides: Grid) -> Ints:
@@ -242,11 +254,20 @@ def known_begins(sides: Grid) -> Ints:
     were captured. All bytes behind it may be missing.
     """
     states = sides[:, Side.STATE]
-    first = sides[np.arange(len(sides)) ^ 1, Side.OPENING_ACKNOWLEDGED]
+    answered = states[np.arange(len(sides)) ^ 1] & State.OPENING != 0
+    begins = np.where(answered, _first_acknowledged(sides), NOWHERE)
+    return np.where(states & State.BEGUN != 0, sides[:, Side.BEGIN], begins)
+
+
+def _first_acknowledged(sides: Grid) -> Ints:
+    """Return the position that the other side of each has acknowledged first, if it is early.
+
+    `NOWHERE` if bytes before it were captured, or nothing of the side.
+    """
+    first = sides[np.arange(len(sides)) ^ 1, Side.FIRST_ACKNOWLEDGED]
     ahead = (sides[:, Side.BASE] + sides[:, Side.LOW] - first) % _SEQUENCE_NUMBERS
-    shown = (states & (State.SEEN | State.DATA) != 0) & (first != NONE) & (ahead <= LATE)
-    acknowledged = np.where(shown, sides[:, Side.LOW] - ahead, NOWHERE)
-    return np.where(states & State.BEGUN != 0, sides[:, Side.BEGIN], acknowledged)
+    shown = (sides[:, Side.STATE] & (State.SEEN | State.DATA) != 0) & (first != NONE)
+    return np.where(shown & (ahead <= LATE), sides[:, Side.LOW] - ahead, NOWHERE)
 
 
 class Placer:

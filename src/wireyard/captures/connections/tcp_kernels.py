@@ -73,9 +73,9 @@ class Side(IntEnum):
     """Capture time of the segment that ends at `HIGH`."""
     CLOSING_ACKNOWLEDGED = 11
     """Number that the packet of `CLOSING_RECORD` acknowledges; `NONE` without one."""
-    OPENING_ACKNOWLEDGED = 12
-    """Number in the first acknowledgment of the side that opened the connection, if it precedes all
-    of its bytes; `NONE` without one."""
+    FIRST_ACKNOWLEDGED = 12
+    """Number in the first acknowledgment of this side, if it precedes all bytes of the other side,
+    or with `State.OPENING`; `NONE` without one."""
 
 
 class State(IntEnum):
@@ -90,6 +90,8 @@ class State(IntEnum):
     RST = 16
     OPENED = 32
     """Its SYN, or the answer to it, shows that this side opened the connection."""
+    OPENING = 64
+    """It opened the connection, and `Side.FIRST_ACKNOWLEDGED` precedes all of its own bytes."""
 
 
 class Connection(IntEnum):
@@ -290,7 +292,7 @@ def begin_connection(
         sides[side, Side.CLOSING_RECORD] = NONE
         sides[side, Side.CLOSED_NS] = NO_TIME
         sides[side, Side.CLOSING_ACKNOWLEDGED] = NONE
-        sides[side, Side.OPENING_ACKNOWLEDGED] = NONE
+        sides[side, Side.FIRST_ACKNOWLEDGED] = NONE
         sides[side, Side.HIGH_NS] = NO_TIME
         sides[side, Side.END] = NOWHERE
     latest[conversation] = count
@@ -329,7 +331,7 @@ def take_payload(
 def take_acknowledgment(
     sides: Grid, side: int, sequence: int, acknowledgment: int, time_ns: int, counts: Ints
 ) -> bool:
-    """Set the number that a side acknowledged last, and the first one of a side that opened.
+    """Set the number that a side acknowledged last, and the first one.
 
     Returns whether it had acknowledged more before, as where packets of two taps were merged.
     """
@@ -338,9 +340,12 @@ def take_acknowledgment(
     if known == acknowledgment:
         return False
     if known == NONE:
-        both = State.BEGUN | State.OPENED
-        if sides[side, Side.STATE] & both == both and ahead_of_begin(sides, side, sequence) == 0:
-            sides[side, Side.OPENING_ACKNOWLEDGED] = acknowledgment
+        both, state = State.BEGUN | State.OPENED, int(sides[side, Side.STATE])
+        if state & both == both and ahead_of_begin(sides, side, sequence) == 0:
+            sides[side, Side.STATE] = state | State.OPENING
+            sides[side, Side.FIRST_ACKNOWLEDGED] = acknowledgment
+        elif sides[other, Side.STATE] & State.DATA == 0:
+            sides[side, Side.FIRST_ACKNOWLEDGED] = acknowledgment
     sides[side, Side.ACKNOWLEDGED] = acknowledgment
     if time_ns < int(sides[other, Side.HIGH_NS]) and time_ns != NO_TIME:
         high = int(sides[other, Side.BASE]) + int(sides[other, Side.HIGH])

@@ -339,10 +339,10 @@ def _first_packets(stream: Stream, format: Format) -> Iterator[View]:
     data = stream.read(start, min(stop, start + _PREFIX_BYTES)).data
     framer = Framer(format)
     framer.segment_starts = stream.runs.offsets
+    if not stream.begun:
+        framer.presume_packet(start)
     if start:
         framer.skip_gap(start)
-    elif not stream.begun:
-        framer.presume_packet()
     for _ in range(FIRST_PACKETS):
         frame = framer.next_frame(data[framer.position - start :], at_end)
         if frame is None:

@@ -17,13 +17,12 @@ from wireyard.captures.connections.table import ENDINGS, Connections
 from wireyard.captures.connections.tcp import (
     Placer,
     connections_of,
-    known_begins,
+    has_stream,
     stream_begins,
     stream_ends,
 )
 from wireyard.captures.connections.tcp_kernels import (
     NONE,
-    NOWHERE,
     Connection,
     Side,
     State,
@@ -456,9 +455,8 @@ class LiveConnections:
     def open_all_lost(self, over: Bools) -> None:
         """Open the connections among `over` whose bytes are all missing, to report the gaps."""
         sides = self.placer.sides
-        begins = known_begins(sides)
-        lost = (begins != NOWHERE) & (stream_ends(sides) > begins)
-        lost = lost.reshape(-1, 2).any(axis=1)
+        is_lost = has_stream(sides) & (stream_ends(sides) > stream_begins(sides))
+        lost = is_lost.reshape(-1, 2).any(axis=1)
         for number in np.flatnonzero(over & lost & (self.holdings == Holding.NONE)).tolist():
             self.get_or_open(number)
 

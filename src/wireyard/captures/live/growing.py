@@ -15,7 +15,7 @@ from wireyard.captures.records import describe_damage
 from wireyard.errors import UsageError
 from wireyard.streams.blocks import Grown
 
-_VERSION: Final = 6
+_VERSION: Final = 7
 """Version of the stored state; an input whose state has another one is read again."""
 
 

@@ -15,7 +15,7 @@ from wireyard.captures.carriers.opening import Carriers
 from wireyard.captures.carriers.tls_keys import KeyLog
 from wireyard.captures.connections.flows import Endpoint
 from wireyard.captures.connections.stream import BufferPool, Stream
-from wireyard.captures.connections.tcp import known_begins
+from wireyard.captures.connections.tcp import has_stream, known_begins, stream_begins
 from wireyard.captures.connections.tcp_kernels import NOWHERE, Side, State
 from wireyard.captures.detection.assignment import (
     HEAD_BYTES,
@@ -138,11 +138,11 @@ class LiveReader:
             return True
         if not stream.held.shape[1] and not final:
             return False
-        begin = int(known_begins(sides)[direction])
-        stream.opened, stream.begun = bool(state & State.OPENED), begin != NOWHERE
-        if not stream.begun and not state & State.DATA:
+        stream.begun = bool(known_begins(sides)[direction] != NOWHERE)
+        stream.opened = bool(state & State.OPENED)
+        if not has_stream(sides)[direction]:
             return False
-        stream.begin = begin if stream.begun else int(sides[direction, Side.LOW])
+        stream.begin = int(stream_begins(sides)[direction])
         wait_ns = stream.first_ns + SETTLE_NS
         if not (stream.begun or final) and now_ns < wait_ns and connection.stage == Stage.READ:
             due_ns.append(wait_ns)
