@@ -70,8 +70,7 @@ def check_kill(number: int) -> None:
     """Kill a run at a random moment; the lake is as committed, and the next run completes it."""
     with TemporaryDirectory(prefix="soak-") as name:
         case = Case(number, Path(name))
-        for path, source in case.sources.items():
-            shutil.copy(source, case.folder / path)
+        case.fill()
         began = time.monotonic()
         assert case.start(Path(name) / "other").wait() == 0
         took = time.monotonic() - began
@@ -90,16 +89,15 @@ def check_damage(number: int) -> None:
     """Damage a file of a lake; one line of ``wireyard lake check`` names it."""
     with TemporaryDirectory(prefix="soak-") as name:
         case = Case(number, Path(name))
-        for path, source in case.sources.items():
-            shutil.copy(source, case.folder / path)
+        case.fill()
         lakes.run(case.lake, None, case.folder)
         held = read_lake(str(case.lake))
-        files = [
-            Path(path) for table in held.files if is_shown(table) for path in held.paths(table)
-        ]
+        tables = filter(is_shown, held.files)
+        files = [Path(path) for table in tables for path in held.paths(table)]
         record = case.lake / "_wireyard" / "commits" / f"{held.commits:08d}.json"
         path = record if case.rng.random() < 0.2 else case.rng.choice(files)
-        damage_file(case.rng, path, case.rng.choice(files))
+        # Nothing lists the newest record, so that nothing shows that it is gone.
+        damage_file(case.rng, path, case.rng.choice(files), may_delete=path != record)
         done = CliRunner().invoke(wireyard, ["lake", "check", str(case.lake)])
         problem = f"the record of commit {held.commits}" if path == record else str(path)
         shown = [line for line in done.output.splitlines() if problem in line]
@@ -108,10 +106,10 @@ def check_damage(number: int) -> None:
         assert set(others) <= set(shown), others
 
 
-def damage_file(rng: Random, path: Path, other: Path) -> None:
+def damage_file(rng: Random, path: Path, other: Path, *, may_delete: bool) -> None:
     """Change some bytes of a file, cut it off, make it longer, replace it, or delete it."""
     data = bytearray(path.read_bytes())
-    match rng.randrange(5):
+    match rng.randrange(5 if may_delete else 4):
         case 0:
             data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         case 1:
@@ -167,6 +165,11 @@ class Case:
         at = self.sources[name].stat().st_size - left
         with (self.folder / name).open("ab") as file:
             file.write(self.sources[name].read_bytes()[at : at + size])
+
+    def fill(self) -> None:
+        """Write all files whole."""
+        for name, path in self.sources.items():
+            shutil.copy(path, self.folder / name)
 
     def start(self, lake: Path) -> subprocess.Popen[bytes]:
         """Begin a run over the folder as it is."""
