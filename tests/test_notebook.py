@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import wireyard
+from tests.make import packet
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURE = str(ROOT / "examples" / "traffic.pcap")
@@ -35,6 +37,24 @@ def test_times_stand_beside_the_integers() -> None:
         assert times.cast(pa.int64()) == table[name]
     # Of a message that never expires there is no time.
     assert 0 in table["expiration"].to_pylist() and table["expiration_at"].null_count
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "shown"),
+    [
+        (-(1 << 63), None),
+        (-62_135_596_800_001, None),
+        (-62_135_596_800_000, datetime(1, 1, 1, tzinfo=UTC)),
+        (253_402_300_799_999, datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)),
+        (253_402_300_800_000, None),
+        ((1 << 63) - 1, None),
+    ],
+)
+def test_a_packet_may_have_any_time(timestamp: int, shown: datetime | None) -> None:
+    table = wireyard.read(packet(timestamp=timestamp), "jmq")
+    timed = wireyard.with_times(table)
+    assert timed["timestamp_at"].to_pylist() == [shown]
+    assert f"<td>{timestamp}</td>" in wireyard.show(table)._repr_html_()
 
 
 def test_a_table_is_shown_with_payloads_as_text_and_nothing_of_it_as_markup() -> None:

@@ -18,6 +18,8 @@ from wireyard.text import PAYLOADS, payload_text
 __all__ = ["Shown", "show", "with_times"]
 
 _UNITS: Mapping[str, str] = {"ns": "ns", "ms since epoch": "ms"}
+_FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
+"""The years 1 to 9999."""
 _CELL_BYTES = 200
 
 
@@ -32,7 +34,8 @@ def with_times(table: pa.Table) -> pa.Table:
     """Add a timestamp in UTC behind each column of integers that are times since 1970.
 
     It is called as the column, without its unit and with ``_at``: ``captured_at`` behind
-    ``captured_ns``. Of 0, by which JMQ writes that there is no time, it is null.
+    ``captured_ns``. Of 0, by which JMQ writes that there is no time, it is null, and of times that
+    Python has none for, before the year 1 or after 9999.
 
     Examples
     --------
@@ -44,8 +47,12 @@ def with_times(table: pa.Table) -> pa.Table:
     for name in table.column_names:
         columns[name] = values = table[name]
         if name in _times() and pa.types.is_int64(values.type):
-            there = pc.if_else(pc.equal(values, 0), pa.scalar(None, values.type), values)
             unit = _times()[name]
+            is_time = pc.not_equal(values, 0)
+            if unit == "ms":  # nanoseconds of 64 bits are within some centuries
+                is_time = pc.and_(is_time, pc.greater_equal(values, _FIRST_MS))
+                is_time = pc.and_(is_time, pc.less(values, _END_MS))
+            there = pc.if_else(is_time, values, pa.scalar(None, values.type))
             columns[f"{name.removesuffix('_ns')}_at"] = there.cast(pa.timestamp(unit, "UTC"))
     return pa.table(columns)
 
