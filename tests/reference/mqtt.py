@@ -1643,6 +1643,11 @@ def _levels(name: str) -> list[str]:
     return name.split("/")[1 if group in _OWN_PREFIXES else 2 :] or [""]
 
 
+def _is_of_broker(name: str) -> bool:
+    first = _levels(name)[0]
+    return first.startswith("$") and first != "$SYS"
+
+
 # M-46, M-47
 def _matches(name: str, topic: str) -> bool:
     asked, levels = _levels(name), topic.split("/")
@@ -2296,8 +2301,8 @@ class Deliveries:
     # M-82, M-83
     def _judge_unsubscribed(self, attempt: Attempt, message: Message | None) -> None:
         at, name = attempt.at, attempt.client.name
-        if any(one.filter.startswith("$") for one in self.of.subscriptions_of(name)):
-            return  # brokers have prefixes of their own
+        if any(_is_of_broker(one.filter) for one in self.of.subscriptions_of(name)):
+            return
         own = [one for one in self.of.matching(self.topic) if one.client.name == name]
         own = [one for one in own if one.asked < at]
         is_live = message is not None and not attempt.retain

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.layers.mqtt.make import Capture, tables_of
+from tests.layers.mqtt.make import Capture, pair, tables_of
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 
@@ -217,11 +217,28 @@ def test_a_subscription_may_be_answered_later_or_have_ended() -> None:
     assert found_in(capture)[0] == []
 
 
-def test_a_filter_of_the_brokers_own() -> None:
-    capture = stored(4, b"1")
-    capture.subscribe("sub", "$ordered/t/#", qos=1)
-    send(capture, b"1")
-    assert found_in(capture)[0] == []
+@pytest.mark.parametrize(
+    ("filter", "rules"),
+    [
+        ("$ordered/t/#", []),
+        ("$share/g/$ordered/t/#", []),
+        ("$queue/t/#", []),
+        ("$share/g/t/#", []),
+        ("$queue/u", ["unsubscribed"]),
+        ("$share/g/u", ["unsubscribed"]),
+        ("$SYS/#", ["unsubscribed"]),
+    ],
+)
+def test_a_filter_of_the_brokers_own(filter: str, rules: list[str]) -> None:
+    capture = pair()
+    capture.connect("other")
+    capture.subscribe("other", filter, qos=1)
+    capture.wait(1)
+    capture.message("pub", "t/1", b"x", 1)
+    capture.hand("sub", "t/1", b"x", 1)
+    capture.hand("other", "t/1", b"x", 1)
+    capture.ping("other")
+    assert found_in(capture)[0] == rules
 
 
 @pytest.mark.parametrize(("version", "rule"), [(3, "retained_live"), (4, "MQTT-3.3.1-9")])

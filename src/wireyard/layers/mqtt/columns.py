@@ -50,7 +50,7 @@ from wireyard.layers.mqtt.deliveries.subscriptions import (
     Subscription,
     Subscriptions,
 )
-from wireyard.layers.mqtt.deliveries.topics import DELAYED_PREFIX
+from wireyard.layers.mqtt.deliveries.topics import DELAYED_PREFIX, is_of_broker
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
 from wireyard.layers.mqtt.evidence import StreamEvidence
@@ -303,7 +303,7 @@ class Matched:
             [will for will in self.wills if wanted_will(will)],
             [accepted[place] for place in places],
             frozenset(key for key in self.matching if wanted(key) and divided(key)),
-            frozenset(one.client[:3] for one in self.subscriptions if one.filter.startswith("$")),
+            frozenset(one.client[:3] for one in self.subscriptions if is_of_broker(one.filter)),
             self.lost,
             self.lost_messages,
             self.unseen,
@@ -401,8 +401,9 @@ def explain_rest(
     for record in records:
         by_key[record.stage, record.key].append(record)
     for connection in connections:
-        if connection.accepted is not None:
-            for name in connection.served_as:
+        if connection.accepted is not None and connection.served_as:
+            # Deliveries without a subscription have the client's own name, also that of a member.
+            for name in {*connection.served_as, connection.client.name}:
                 if (MISSING, (*connection.client[:2], name)) in by_key:
                     record = connection_record(connection, name)
                     by_key[record.stage, record.key].append(record)

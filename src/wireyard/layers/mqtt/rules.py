@@ -217,7 +217,9 @@ _TABLE: Final = (
     ("M-82", "3.8", "unsubscribed",
      "A client may have a SUBSCRIBE that is not answered yet, until a later request is. After an"
      " UNSUBACK only a message is against this that has no RETAIN and was, as all equal ones,"
-     " published more than five milliseconds later: the others may have been on their way."),
+     " published more than five milliseconds later: the others may have been on their way. A"
+     " client with a filter that begins with $, but for groups and $SYS, is not judged: brokers"
+     " may define what it matches."),
     ("M-83", "MQTT-3.3.1-8", "retained_unmarked", ""),
     ("M-84", "4.9, 4.6", "",
      "Brokers hand on in order. So if a message of any topic that was sent after another one"

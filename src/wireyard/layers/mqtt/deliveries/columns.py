@@ -122,8 +122,7 @@ class Topics:
     divided: frozenset[TopicKey] = frozenset()
     """Topics whose messages with other payloads are handled elsewhere."""
     prefixed: frozenset[tuple[str, str, str]] = frozenset()
-    """Source, server and name of clients with filters that begin with $, as those that brokers
-    define."""
+    """Source, server and name of clients with filters that brokers may define."""
     lost: Mapping[tuple[str, str], Lost] = field(default_factory=dict)
     """By source and server of a broker: the packets to it that were not captured."""
     lost_messages: Mapping[tuple[str, str], Lost] = field(default_factory=dict)

@@ -26,6 +26,12 @@ def split_shared(filter: str) -> tuple[str | None, str]:
     return group, rest
 
 
+def is_of_broker(filter: str) -> bool:
+    """Return whether brokers may define what a filter matches: it begins with another $ name."""
+    first = split_shared(filter)[1].partition("/")[0]
+    return first.startswith("$") and first != "$SYS"
+
+
 def matches(filter: str, topic: str) -> bool:
     """Return whether a topic filter, without a share name, matches a topic name.
 
