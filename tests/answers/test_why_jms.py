@@ -453,8 +453,7 @@ def test_topics_of_a_wildcard(topic: str, covered: str) -> None:
     query = f"""SELECT string_agg(m.destination, ' ') FROM
       (SELECT unnest(split('{names}', ' ')) AS destination) m,
       (SELECT '{topic}' AS destination, true AS is_topic) c WHERE {COVERS.format("m")}"""
-    found = duckdb.execute(query).fetchall()
-    assert found == [(covered or None,)]
+    assert duckdb.execute(query).fetchall() == [(covered or None,)]
 
 
 @pytest.mark.parametrize("name", SISTERS)

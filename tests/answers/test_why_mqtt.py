@@ -14,7 +14,7 @@ from tests.answers.test_why import findings, why
 from tests.captures.make import QUIET, go_on
 from tests.cli.results import notes_of
 from tests.degraded import Capture
-from tests.formats.mqtt.make import connack, connect, packet, text
+from tests.formats.mqtt.make import connack, connect, packet, publish, text
 from wireyard.answers import open_tables
 from wireyard.cli import main
 
@@ -123,6 +123,36 @@ def test_the_keep_alive_of_the_broker_counts(
     if is_missed:
         keep_alive_s = 60 if said_s is None else said_s
         assert found["keep_alive_missed"]["text"].endswith(f"its keep-alive is {keep_alive_s} s")
+
+
+@pytest.mark.parametrize(
+    ("answers", "symptom"),
+    [
+        ("", "unacknowledged"),
+        ("5", "unreleased_by_broker"),
+        ("56", "unacknowledged"),
+        ("567", None),
+    ],
+)
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_side_that_owes_the_next_packet_of_a_delivery_is_named(
+    answers: str, symptom: str | None, ends: bool, tmp_path: Path
+) -> None:
+    talk = _two()
+    talk.subscribe(10, 5001, "t", qos=2)
+    talk.say(20, 5002, publish(4, 0x34, "t", packet_id=1, payload=b"x"), up=True)
+    for number, kind in enumerate((0x50, 0x62, 0x70)):
+        talk.say(20.1 + number / 10, 5002, packet(kind, b"\0\1"), up=kind == 0x62)
+    talk.say(20.5, 5001, publish(4, 0x34, "t", packet_id=3, payload=b"x"), up=False)
+    for number, kind in enumerate(answers):
+        data = packet(int(kind) << 4 | 2 * (kind == "6"), b"\0\3")
+        talk.say(21 + number, 5001, data, up=kind != "6")
+    if ends:
+        talk.end(2_000, 5001)
+    found = {one for one in _named(talk, tmp_path) if one != "dropped"}
+    if ends and symptom == "unacknowledged":
+        symptom = "never_acknowledged"
+    assert found == ({symptom} if symptom else set())
 
 
 # --- requests without an answer -------------------------------------------------------------------

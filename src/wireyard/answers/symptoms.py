@@ -18,6 +18,7 @@ from wireyard.layers.mqtt.symptoms import (
     LOGIN_REASON,
     SILENT,
     TAKEN_OVER,
+    TAKEN_UNRELEASED,
     UNANSWERED,
 )
 from wireyard.layers.symptoms import (
@@ -96,6 +97,8 @@ WHERE captured_ns IS NOT NULL
 GROUP BY 2, rule, side
 """
 
+_OWED: Final = f"NOT {PASSED_ON} AND NOT {RESCUED} AND NOT ({TAKEN_UNRELEASED})"
+"""The client of a delivery `d` owes its acknowledgement, and nobody else has the message."""
 _EVERY: Final = (
     of_verdicts(
         "expired",
@@ -116,7 +119,7 @@ _EVERY: Final = (
         "stuck",
         "{messages} delivered more than a second before the end, not acknowledged",
         *("in_flight", "held", "in_transaction"),
-        condition=f"e.end_ns - d.delivered_ns >= {LONG_NS} AND NOT {PASSED_ON} AND NOT {RESCUED}",
+        condition=f"e.end_ns - d.delivered_ns >= {LONG_NS} AND {_OWED}",
         join=_END,
     ),
     of_verdicts(
@@ -124,7 +127,7 @@ _EVERY: Final = (
         "stuck",
         "{messages} delivered; the session ended without an acknowledgement",
         *("abandoned", "left"),
-        condition=f"NOT {PASSED_ON} AND NOT {CLOSED} AND NOT {RESCUED}",
+        condition=f"NOT {CLOSED} AND {_OWED}",
     ),
     Symptom(
         "login_refused",

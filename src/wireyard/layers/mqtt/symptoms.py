@@ -42,6 +42,26 @@ TAKEN_OVER: Final = f"""EXISTS (
     )
   )"""
 """Another connection of the client came while it was open, as its end behind that shows."""
+_OTHER = BACK.replace("stream", "t.stream")
+TAKEN_UNRELEASED: Final = f"""(d.source, d.stream, d."offset") IN (
+    SELECT (t.source, t.stream, t."offset")
+    FROM (
+      SELECT d.source, d.stream, d."offset", p.packet_id, p.captured_ns
+      FROM deliveries d
+      JOIN packets_mqtt p ON p.source = d.source AND p.stream = d.stream AND p."offset" = d."offset"
+      JOIN streams s ON s.source = d.source AND s.stream = d.stream AND s.bytes_gap = 0
+      WHERE d.protocol = 'mqtt' AND d.qos = 2 AND d.verdict IN ('in_flight', 'abandoned')
+    ) t
+    JOIN packets_mqtt r
+    ON r.source = t.source AND r.stream = {_OTHER} AND r.packet_type = 5
+      AND r.packet_id = t.packet_id AND r.captured_ns >= t.captured_ns
+    LEFT JOIN packets_mqtt l
+    ON l.source = t.source AND l.stream = t.stream AND l.packet_type IN (3, 6)
+      AND l.packet_id = t.packet_id AND l.captured_ns >= r.captured_ns
+    GROUP BY ALL
+    HAVING count(l.captured_ns) = 0
+  )"""
+"""The client took a delivery `d` with PUBREC; no PUBREL followed, nor the message again."""
 LAST_WORD: Final = """LEFT JOIN (
     SELECT source, stream, max(captured_ns) AS said_ns FROM packets_mqtt GROUP BY ALL
   ) p ON p.source = s.source AND p.stream = s.stream"""
@@ -298,6 +318,15 @@ SYMPTOMS: Final = (
         "unreleased",
         condition=_LONG_SINCE,
         client=SENDER,
+        join=_END,
+    ),
+    of_verdicts(
+        "unreleased_by_broker",
+        "stuck",
+        "{messages} that the client took with PUBREC; the broker did not send PUBREL",
+        *("in_flight", "abandoned"),
+        condition=f"(d.verdict = 'abandoned' OR e.end_ns - d.delivered_ns >= {LONG_NS})"
+        f" AND {TAKEN_UNRELEASED}",
         join=_END,
     ),
     Symptom(
