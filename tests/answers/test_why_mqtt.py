@@ -141,8 +141,8 @@ def test_the_side_that_owes_the_next_packet_of_a_delivery_is_named(
     talk = _two()
     talk.subscribe(10, 5001, "t", qos=2)
     talk.say(20, 5002, publish(4, 0x34, "t", packet_id=1, payload=b"x"), up=True)
-    for number, kind in enumerate((0x50, 0x62, 0x70)):
-        talk.say(20.1 + number / 10, 5002, packet(kind, b"\0\1"), up=kind == 0x62)
+    for number, first in enumerate((0x50, 0x62, 0x70)):
+        talk.say(20.1 + number / 10, 5002, packet(first, b"\0\1"), up=first == 0x62)
     talk.say(20.5, 5001, publish(4, 0x34, "t", packet_id=3, payload=b"x"), up=False)
     for number, kind in enumerate(answers):
         data = packet(int(kind) << 4 | 2 * (kind == "6"), b"\0\3")
