@@ -14,6 +14,7 @@ from wireyard.formats.mqtt import FORMAT, layout
 from wireyard.formats.mqtt.control import CONTROL_PACKETS
 from wireyard.formats.mqtt.filters import Filter
 from wireyard.formats.rows import rows_to_batch
+from wireyard.layers.facts import PacketFile
 from wireyard.layers.mqtt.columns import derive_files
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.layers.tables import TABLES
@@ -208,10 +209,8 @@ def derived(
     rows: list[Row], streams: list[Row] | None = None
 ) -> tuple[dict[str, list[Row]], Counter[str]]:
     """Return the tables that follow from rows by columns, and what was dropped."""
-    packets = table_of(rows)
-    found = derive_files(
-        [lambda columns: [packets.select(columns)]], streams, {row["source"] for row in rows}
-    )
+    packets = PacketFile.in_memory(0, "mqtt", table_of(rows))
+    found = derive_files([packets], streams, {row["source"] for row in rows})
     tables: dict[str, list[Row]] = {}
     for name, part in found.tables:
         if name != "messages" and part.num_rows:

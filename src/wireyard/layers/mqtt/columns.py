@@ -33,7 +33,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats.base import Row
 from wireyard.formats.mqtt.layout import PUBLISH
-from wireyard.layers.facts import DerivedFiles
+from wireyard.layers.facts import DerivedFiles, PacketFile
 from wireyard.layers.mqtt.deliveries.columns import Topics, deliver
 from wireyard.layers.mqtt.deliveries.conversations import CONVERSATIONS, RequestMessage, converse
 from wireyard.layers.mqtt.deliveries.missing import (
@@ -53,7 +53,8 @@ from wireyard.layers.mqtt.deliveries.subscriptions import (
 from wireyard.layers.mqtt.deliveries.topics import DELAYED_PREFIX, is_of_broker
 from wireyard.layers.mqtt.directions import OK, Stream
 from wireyard.layers.mqtt.evidence import NEEDED as EVIDENCE_NEEDED
-from wireyard.layers.mqtt.evidence import StreamEvidence
+from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
+from wireyard.layers.mqtt.facts import EVIDENCE
 from wireyard.layers.mqtt.grids import NO_TIME
 from wireyard.layers.mqtt.messages import NEEDED as MESSAGE_NEEDED
 from wireyard.layers.mqtt.messages import marks_of, message_table, unknown_marks
@@ -88,32 +89,30 @@ Batches = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 
 def derive_files(
-    files: Sequence[Batches],
-    shown: Iterable[Row] | None,
-    sources: Collection[str],
-    evidence: StreamEvidence | None = None,
+    files: Sequence[PacketFile], shown: Iterable[Row] | None, sources: Collection[str]
 ) -> DerivedFiles:
     """Derive the tables of inputs from files of packets, which are read in batches, twice.
 
-    The columns that tracking needs are held for all packets; payloads are held for one batch. The
-    files may have packets of inputs that are not in `sources`. `shown` has the beginning and end of
-    each stream, as captured: ``source, stream, opened, begun, ended, ended_frame, ended_ns,
-    last_ns``; rows of other streams, and of none, show how long a capture lasts. If it is None, a
-    connection without a DISCONNECT counts as open, and nothing after its last packet counts as a
-    fault. The `evidence` of the sides of their streams is counted from the files if it is None.
+    The columns that tracking needs are held for all packets, about 500 bytes each; payloads are
+    held for one batch. The files may have packets of inputs that are not in `sources`. `shown` has
+    the beginning and end of each stream, as captured: ``source, stream, opened, begun, ended,
+    ended_frame, ended_ns, last_ns``; rows of other streams, and of none, show how long a capture
+    lasts. If it is None, a connection without a DISCONNECT counts as open, and nothing after its
+    last packet counts as a fault.
     """
-    if evidence is None:
-        evidence = StreamEvidence()
-        for file in files:
-            count_evidence(evidence, file, sources)
+    evidence = StreamEvidence()
+    for file in files:
+        counted = file.footer(EVIDENCE, SCHEMA)
+        if counted is None:  # it was merged from others, or is in memory
+            count_evidence(evidence, file.batches, sources)
+        else:
+            evidence.add_counted(counted, sources)
     streams, secret = known_of(evidence, shown), new_secret()
     unknown = evidence.without_side({(one.source, one.name) for one in streams})
     # Released before tracking: they are large if there are many connections.
     del evidence, shown
     parts = [
-        part
-        for number, file in enumerate(files)
-        for part in parts_of(file, streams, secret, number)
+        part for file in files for part in parts_of(file.batches, streams, secret, file.number)
     ]
     if not parts:
         return DerivedFiles(iter(()), Counter())
@@ -125,8 +124,10 @@ def derive_files(
     marks = marks_of(sent, tracked.clients, matched.wills, tracked.users)
     message_rows = (
         ("messages", table)
-        for number, file in enumerate(files)
-        for table in messages_of(file, marks.filter(pc.equal(marks["file"], number)), unknown)
+        for file in files
+        for table in messages_of(
+            file.batches, marks.filter(pc.equal(marks["file"], file.number)), unknown
+        )
     )
     tables = chain(tracked.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
     dropped = sum((each.dropped for each in (tracked, matched, deliveries, rest)), Counter[str]())

@@ -73,19 +73,9 @@ VERDICTS: Final[Mapping[str, Verdict]] = MappingProxyType(
 def _derive(
     files: Sequence[PacketFile], streams: pa.Table, sources: Collection[str]
 ) -> DerivedFiles:
-    """Derive the tables; memory holds about 500 bytes for each packet, without payloads."""
-    from wireyard.layers.mqtt.columns import count_evidence, derive_files, shown_rows
-    from wireyard.layers.mqtt.evidence import SCHEMA, StreamEvidence
+    from wireyard.layers.mqtt.columns import derive_files, shown_rows
 
-    evidence = StreamEvidence()
-    for file in files:
-        counted = file.footer(EVIDENCE, SCHEMA)
-        if counted is None:  # it was merged from others
-            count_evidence(evidence, file.batches, sources)
-        else:
-            evidence.add_counted(counted, sources)
-    shown = shown_rows(streams, FORMAT)
-    return derive_files([file.batches for file in files], shown, sources, evidence)
+    return derive_files(files, shown_rows(streams, FORMAT), sources)
 
 
 def _newest() -> NewestRules:
