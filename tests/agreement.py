@@ -23,7 +23,7 @@ from wireyard.schema import COMMON
 from wireyard.streams.framer import GARBAGE, OK, Frame
 from wireyard.streams.plan import Condition
 from wireyard.streams.split import Segment, walk_pieces
-from wireyard.streams.write import encode_columns
+from wireyard.streams.write import encode_batches
 
 __all__ = ["CHECKS", "check_bytes"]
 
@@ -168,11 +168,11 @@ def check_packets(
         _check_lies(view, frame, rng.choice(frames), rng, subject)
     if subject.format.label in subject.joined and well:
         [batch] = table.filter(pc.field("status") == OK).combine_chunks().to_batches()
-        assert encode_columns(batch, subject.format) == b"".join(well)
+        assert b"".join(encode_batches([batch], subject.format)) == b"".join(well)
         return
     for number, again in written:
         [batch] = table.slice(number, 1).to_batches()
-        assert encode_columns(batch, subject.format) == again, batch.to_pylist()
+        assert b"".join(encode_batches([batch], subject.format)) == again, batch.to_pylist()
 
 
 def check_bytes(view: bytes, context: int, subject: Subject) -> tuple[Row, Any]:

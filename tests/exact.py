@@ -28,7 +28,7 @@ from wireyard.errors import EncodeError
 from wireyard.formats import get_format
 from wireyard.formats.base import Format
 from wireyard.layers.port import to_jmq
-from wireyard.streams.write import encode_columns, encode_rows
+from wireyard.streams.write import encode_batches, encode_rows
 
 __all__ = ["GRAMMARS", "check_case"]
 
@@ -110,7 +110,7 @@ def _check_columns(data: bytes, format: Format) -> None:
     table = table_of(data, compiled=True, format=format)
     assert set(table["status"].to_pylist()) == {"ok"}
     [batch] = table.to_batches()
-    again = encode_columns(batch, format)
+    again = b"".join(encode_batches([batch], format))
     assert again == data, (format.label, _first_difference(data, again, format))
 
 

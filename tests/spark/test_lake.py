@@ -220,12 +220,11 @@ def commit_for_ever(url: str) -> None:
     """Commit again and again: a number that grows, a row of it, and all rows so far."""
     while True:
         with Lake.open(url) as lake:
-            number = lake.commits + 1
-            for table in ("latest", "all"):
+            new = {table: [f"{uuid4().hex}.parquet"] for table in ("latest", "all")}
+            for table, (name,) in new.items():
                 lake.make_staging([table])
-                rows = pa.table({"number": [number]})
-                pq.write_table(rows, lake.staged(table, f"{uuid4().hex}.parquet"))
-            new = {table: lake.list_staged(table) for table in ("latest", "all")}
+                rows = pa.table({"number": [lake.commits + 1]})
+                pq.write_table(rows, lake.staged(table, name))
             lake.commit(Change(remove={"latest": lake.files.get("latest", [])}, append=new))
 
 

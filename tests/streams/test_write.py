@@ -22,7 +22,7 @@ from tests.formats.rmp import make as rmp
 from tests.make import ALL_ITEMS, ALL_TYPES, item, items, long_item, packet, random_packet, section
 from tests.readings import JMQ, table_of
 from wireyard.errors import EncodeError, SourceError
-from wireyard.streams.write import encode_columns, encode_rows, whole_file, write_stream
+from wireyard.streams.write import encode_batches, encode_rows, whole_file, write_stream
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = (
@@ -103,7 +103,7 @@ def test_a_changed_row_is_written_anew() -> None:
     assert table["raw_properties"][0].as_py() == section(*PAIR)
     [row] = table.to_pylist()
     [batch] = table.to_batches()
-    assert encode_columns(batch, JMQ) == odd
+    assert b"".join(encode_batches([batch], JMQ)) == odd
     for name, value in (("destination", "second"), ("priority", 1), ("producer_id", 8)):
         [written] = encode_rows([{**_mapped(row), name: value}], JMQ)
         found = wireyard.decode(written, "jmq")
@@ -193,7 +193,7 @@ def batch_of(**columns: list[object]) -> pa.RecordBatch:
 )
 def test_a_row_that_is_no_packet_is_refused(batch: pa.RecordBatch) -> None:
     with pytest.raises(EncodeError) as caught:
-        encode_columns(batch, JMQ)
+        b"".join(encode_batches([batch], JMQ))
     assert "\n" not in str(caught.value)
 
 

@@ -6,15 +6,12 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from pyarrow import fs
 
 from wireyard.errors import LakeError
 from wireyard.lake.records import is_shown
 from wireyard.streams.source import filesystem
-
-_HIDDEN: Final = (".", "_")
 
 
 class Staging:
@@ -36,13 +33,6 @@ class Staging:
     def staged(self, table: str, name: str = "") -> str:
         """Return the path of a file of this run; it stays the same after the commit."""
         return f"{self._folder}/{table}/{name}".rstrip("/")
-
-    def list_staged(self, table: str) -> list[str]:
-        """Return the names of files that this run has staged for a table, except hidden ones."""
-        system, inner = filesystem(self.staged(table))
-        found = system.get_file_info(fs.FileSelector(inner, allow_not_found=True))
-        files = (info.base_name for info in found if info.type == fs.FileType.File)
-        return sorted(name for name in files if not name.startswith(_HIDDEN))
 
     def make_staging(self, tables: Iterable[str]) -> None:
         """Make the folders that tasks write to; those of states are for their owner alone.

@@ -18,13 +18,13 @@ from wireyard.streams.framer import OK
 from wireyard.streams.source import filesystem
 
 
-def encode_columns(batch: pa.RecordBatch, format: Format) -> bytes:
-    """Encode the rows of a batch as packets, one after the other.
+def encode_batches(batches: Iterable[pa.RecordBatch], format: Format) -> Iterator[bytes]:
+    """Yield the encoded packets of a stream's rows, given as batches.
 
     `EncodeError` is raised for a row whose status is not ``ok``, because the table does not have
     its bytes, and for a value that the wire cannot represent.
     """
-    return b"".join(encode_rows(_rows(batch, format), format))
+    return encode_rows(chain.from_iterable(_rows(batch, format) for batch in batches), format)
 
 
 def encode_rows(rows: Iterable[Row], format: Format) -> Iterator[bytes]:
@@ -38,9 +38,8 @@ def encode_rows(rows: Iterable[Row], format: Format) -> Iterator[bytes]:
 
 def write_stream(batches: Iterable[pa.RecordBatch], path: str, format: Format) -> int:
     """Write batches as one stream of packets; return its size in bytes."""
-    rows = chain.from_iterable(_rows(batch, format) for batch in batches)
     with whole_file(path) as file:
-        return sum(map(file.write, encode_rows(rows, format)))
+        return sum(map(file.write, encode_batches(batches, format)))
 
 
 def _rows(batch: pa.RecordBatch, format: Format) -> Iterator[Row]:

@@ -15,7 +15,7 @@ from tests.formats.rmp.make import DOMAIN, MORE, framed, message, random_packet
 from tests.readings import table_of
 from wireyard.errors import EncodeError
 from wireyard.formats import get_format
-from wireyard.streams.write import encode_columns, encode_rows, write_stream
+from wireyard.streams.write import encode_batches, encode_rows, write_stream
 
 FRAMED = get_format("rmp/framed")
 THREE = message(MORE | DOMAIN, b"a") + message(MORE) + message(0, b"ccc")
@@ -33,7 +33,7 @@ def test_tables_come_back_however_they_are_cut(label: str, tmp_path: Path) -> No
     data = framed(*packets)
     table = table_of(data, compiled=True, format=label)
     assert table.num_rows > len(packets)
-    assert encode_columns(table.to_batches()[0], get_format(label)) == data
+    assert b"".join(encode_batches([table.to_batches()[0]], get_format(label))) == data
     cuts = [0, *sorted(rng.sample(range(table.num_rows), 60)), table.num_rows]
     batches = [
         batch
@@ -91,4 +91,6 @@ def test_a_packet_that_is_not_all_there_is_refused(kept: list[int], field: str) 
 def test_packets_that_are_all_there_come_back_without_others() -> None:
     table = table_of(framed(THREE, message(0, b"x"), THREE), compiled=False, format=FRAMED)
     some = pa.concat_tables([table.slice(4), table.slice(3, 1)]).combine_chunks()
-    assert encode_columns(some.to_batches()[0], FRAMED) == framed(THREE, message(0, b"x"))
+    assert b"".join(encode_batches([some.to_batches()[0]], FRAMED)) == framed(
+        THREE, message(0, b"x")
+    )
