@@ -223,7 +223,8 @@ DEFECTS = {
     "swap two": Row(lambda dice: Swapped(dice.randint(1, ROUNDS // 2 - 1)), "order", "B",
                     rule="MQTT-4.6.0-6"),
     "clear a retained value": Row(
-        changing(to("late", mqtt.Publish, retain=True), nothing, most=3), "retained", "neither"),
+        changing(to("late", mqtt.Publish, retain=True), nothing, most=3), "retained", "B",
+        rule="MQTT-3.3.1-9"),
     "wrong QoS": Row(changing(news(qos=1), to_other(qos=0, packet_id=None)), "QoS", "neither"),
     # Every second message is of QoS 1, and waits for the client who is away from the fourth on.
     "forget a session": Row(forgetful, "session present", "neither",

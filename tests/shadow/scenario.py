@@ -183,7 +183,7 @@ class JmsScenario:
 
     def run(self, rounds: int = 12) -> None:
         """Have the clients do everything that a defect may show in."""
-        till, tape = self._joined("till")
+        till, tape = self.joined("till")
         producer = till.producer("stock")
         soon = int((self.broker.now + 1) * 1000)
         for number in range(rounds):
@@ -191,16 +191,25 @@ class JmsScenario:
             till.send(producer, text, destination="stock", priority=number % 10)
         for number in range(3):
             till.send(producer, f"short {number}", destination="stock", expiration=soon)
-        self._leave(till, tape)
+        self.leave(till, tape)
         self.broker.wait(2)
         for left in (3, 0):
-            desk, tape = self._joined("desk")
-            desk.consumer(desk.session(2), "stock")
-            desk.acknowledge(*desk.messages()[left:])
-            self._leave(desk, tape)
+            self.consume("desk", "stock", left)
+        self.end()
+
+    def consume(self, name: str, queue: str, left: int = 0) -> None:
+        """Have a client take all messages of a queue, and acknowledge all but the first."""
+        client, tape = self.joined(name)
+        client.consumer(client.session(2), queue)
+        client.acknowledge(*client.messages()[left:])
+        self.leave(client, tape)
+
+    def end(self) -> None:
+        """End the recording."""
         self._file.close()
 
-    def _joined(self, name: str) -> tuple[talk.Peer, Tape]:
+    def joined(self, name: str) -> tuple[talk.Peer, Tape]:
+        """Connect a client, and log it in."""
         self._port += 1
         tape = self._recording.open(("10.0.0.2", self._port), SERVER)
 
@@ -223,7 +232,8 @@ class JmsScenario:
         endpoint.take = changed  # type: ignore[method-assign]
         return peer, tape
 
-    def _leave(self, peer: talk.Peer, tape: Tape) -> None:
+    def leave(self, peer: talk.Peer, tape: Tape) -> None:
+        """End a connection."""
         peer.tell("GOODBYE")
         tape.close(by_client=True)
         peer.lose()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -20,7 +21,7 @@ from click.testing import CliRunner, Result
 import wireyard
 from tests.conftest import ROOT
 from tests.shadow.defects import DEFECTS, Planted, Swapped, check, news, nothing, record
-from tests.shadow.scenario import SERVER, Defect, Scenario, none
+from tests.shadow.scenario import SERVER, Defect, JmsScenario, Scenario, none
 from wireyard import mqtt
 from wireyard.answers import Tables, open_tables
 from wireyard.cli import main
@@ -136,6 +137,35 @@ def test_the_order_is_that_of_messages_with_one_qos(
     assert [each.difference for each in compared(*paths)] == found
 
 
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        ({}, ["order"]),
+        ({"bit_flags": "QPA"}, []),
+        ({"delivery_time": 1_700_000_000_500}, []),
+        ({"producer": 1}, []),
+    ],
+)
+def test_the_order_of_jms_is_that_of_a_producer_and_a_delivery_mode(
+    tmp_path: Path, other: dict[str, Any], found: list[str]
+) -> None:
+    """What is delayed has none."""
+    paths = [tmp_path / "a.pcapng", tmp_path / "b.pcapng"]
+    for path in paths:
+        scenario = JmsScenario(path)
+        till, tape = scenario.joined("till")
+        producers = [till.producer("stock") for _ in range(2)]
+        fields = {"one": dict(other), "two": {}}
+        for text in fields if path == paths[0] else reversed(fields):
+            producer = producers[fields[text].pop("producer", 0)]
+            till.send(producer, text, destination="stock", **fields[text])
+            scenario.broker.wait(1)
+        scenario.leave(till, tape)
+        scenario.consume("desk", "stock")
+        scenario.end()
+    assert [each.difference for each in compared(*paths)] == found
+
+
 def test_a_member_of_a_share_is_a_freedom(tmp_path: Path) -> None:
     paths = []
     for turn in (0, 1):
@@ -177,7 +207,7 @@ def test_what_a_recording_could_not_show_is_no_difference(
     [
         # A will with an empty payload is refused in 3.1.1, with a code of 5.0.
         ("mochi-2.7.9", "will", "watcher", "home/gone/empty", "neither", "not delivered"),
-        ("mochi-2.7.9", "refusal", "gone-empty", None, "neither", "connection 1: 130"),
+        ("mochi-2.7.9", "refusal", "gone-empty", None, "B", "connection 1: 130"),
         # A retained value comes at the QoS of its publication, above the granted one.
         ("aedes-1.2.0", "QoS", "late", "home/2", "B", "qos 2"),
         # Retained values go to clients without a filter that matches.

@@ -109,9 +109,9 @@ def differences(a: Tables, b: Tables, renaming: Renaming = AS_IS) -> list[Differ
     for part in range(parts):
         chosen = {"part": part, "parts": parts}
         for side, tables, renamed in sides:
-            of_part = queries.copies(renamed.expression), queries.sent(renamed.expression)
-            for name, query in zip(("copies", "sent"), of_part, strict=True):
-                both.connection.register(f"{side}_{name}", tables.sql(query, chosen))
+            for of_part in (queries.copies, queries.sent, queries.lacking):
+                rows = tables.sql(of_part(renamed.expression), chosen)
+                both.connection.register(f"{side}_{of_part.__name__}", rows)
             for name, query in queries.ORDERED.items():
                 both.keep(f"{side}_{name}", query.format(side=side))
         both.keep("matched", queries.MATCHED)
@@ -161,11 +161,13 @@ def _one_sided(row: Mapping[str, Any], side: str) -> Iterator[Difference]:
         kind = "will" if row["origin"] == "will" else "retained" if row["retain"] else of_side
     shown = f"copy {row['copy']}" if row["is_more"] else "delivered"
     lacks = "no such copy" if row["is_more"] else f"not delivered: {verdict or 'nothing expected'}"
-    fault, lack = row["rule"], None if row["is_more"] else _fault({"rule": None}, other)
-    faults = (fault, lack) if side == "a" else (lack, fault)
+    lacking: Mapping[str, Any] = {} if row["is_more"] else row["lack"] or {}
+    lack = None if row["is_more"] else _fault({"rule": lacking.get("rule")}, other)
+    faults = (row["rule"], lack) if side == "a" else (lack, row["rule"])
     pair = (row, other) if side == "a" else (other, row)
     words = (shown, lacks) if side == "a" else (lacks, shown)
-    yield _difference(kind, row, *words, faults, *pair)
+    about = {**row, "broken": row["broken"] or lacking.get("broken")}
+    yield _difference(kind, about, *words, faults, *pair)
 
 
 def _fault(row: Mapping[str, Any], undelivered: Mapping[str, Any] | None) -> str | None:
@@ -211,15 +213,17 @@ def _sessions(both: Tables) -> Iterator[Difference]:
         ):
             left, right = row[f"left_{name}"], row[f"right_{name}"]
             if left != right:
-                place = f"connection {row['nth']}"
-                yield _of_pair(kind, row, f"{place}: {left}", f"{place}: {right}", (None, None))
+                place, faults = f"connection {row['nth']}", (None, None)
+                if name != "code":
+                    faults = row["left_rule"], row["right_rule"]
+                yield _of_pair(kind, row, f"{place}: {left}", f"{place}: {right}", faults)
 
 
 def _codes(both: Tables) -> Iterator[Difference]:
     for row in both.rows(queries.OTHER_CODES):
         place = f"{row['packet']} {row['nth']}"
         left, right = (f"{place}: {row[name]}" for name in ("left_codes", "right_codes"))
-        yield _of_pair("code", row, left, right, (None, None))
+        yield _of_pair("code", row, left, right, (row["left_rule"], row["right_rule"]))
 
 
 def _late(both: Tables) -> Iterator[Difference]:

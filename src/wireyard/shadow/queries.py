@@ -23,12 +23,19 @@ some wait for is the load of the machine, which another run of the same broker h
 WILL_LATER_MS: Final = 500
 """The same of a single will, from the end of the connection on."""
 
-CLIENTS: Final = """
-SELECT s.*, row_number() OVER (PARTITION BY consumer ORDER BY opened_ns, frame) AS nth,
+_BROKEN: Final = """(
+  SELECT source, stream, "offset", min(rule) AS rule, min_by(text, rule) AS broken
+  FROM violations GROUP BY ALL
+)"""
+"""The rule that a packet breaks."""
+CLIENTS: Final = f"""
+SELECT s.*, v.rule, v.broken,
+  row_number() OVER (PARTITION BY consumer ORDER BY opened_ns, frame) AS nth,
   coalesce(s.frame > 0 AND s.status >= 0 AND up.paired AND up.begun AND down.begun
     AND up.bytes_gap + down.bytes_gap = 0 AND NOT up.sliced, false) AS whole
 FROM (
   SELECT source, client, server, opened_frame AS frame, opened_ns, closed_ns, status, end_code,
+    version,
     coalesce(resumed, false) AS resumed, coalesce(nullif(client_id, ''),
       if(protocol = 'jms', 'connection ' || row_number() OVER (
         PARTITION BY protocol, client_id ORDER BY opened_ns, opened_frame
@@ -37,9 +44,11 @@ FROM (
 ) s
 LEFT JOIN streams up ON up.source = s.source AND up.stream = s.client || '>' || s.server
 LEFT JOIN streams down ON down.source = s.source AND down.stream = s.server || '>' || s.client
+LEFT JOIN {_BROKEN} v ON v.source = s.source AND v.stream = down.stream AND v."offset" = 0
 """
 """The connections of one side, each with the name of its client: the client id, or of a JMS client
-without one the number of its connection. It is whole if no byte of it is missing."""
+without one the number of its connection. It is whole if no byte of it is missing. The rule is the
+one that the broker's first packet breaks, CONNACK."""
 NAMES: Final = """
 SELECT consumer, bool_and(whole) AS whole, count(*) AS connections,
   count(closed_ns) = count(*) AS ended FROM clients WHERE consumer IS NOT NULL GROUP BY ALL
@@ -66,19 +75,17 @@ SELECT {consumer} AS consumer, {topic} AS topic, d.origin, d.verdict, {producer}
   octet_length(coalesce(p.{payload}, m.body)) AS size, {dup} AS dup,
   d.delivered_frame IS NOT NULL AND d.verdict <> 'returned_unseen' AS delivered,
   list_sort({properties}) AS properties, d.delivered_ns - d.sent_ns AS queue_ns,
-  coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule, v.text AS broken,
+  coalesce(d.delivered_frame, d.sent_frame) AS frame, d.source, d.sent_ns, v.rule, v.broken,
   {version} AS version, coalesce(t.first_ns, d.sent_ns) AS began, d."offset",
   coalesce({ready} <= d.sent_ns, false) AS was_there,
-  hash(d.consumer_id, d.subscription, m.qos) AS lane, m.qos AS sent_qos
+  hash(d.consumer_id, d.subscription, m.qos, m.persistent, m.producer_id) AS lane,
+  m.qos AS sent_qos
 FROM deliveries d
 LEFT JOIN packets_{packets} p ON p.frame = d.delivered_frame AND p.source = d.source
   AND p.stream = d.stream AND p."offset" = d."offset"
 LEFT JOIN messages m ON m.message_key = d.message_key AND m.source = d.source
 LEFT JOIN streams t ON t.source = d.source AND t.stream = d.stream
-LEFT JOIN (
-  SELECT source, frame, min_by(rule, "offset") AS rule, min_by(text, "offset") AS text
-  FROM violations GROUP BY source, frame
-) v ON v.source = d.source AND v.frame = d.delivered_frame
+LEFT JOIN {broken} v ON v.source = d.source AND v.stream = p.stream AND v."offset" = p."offset"
 {joins}
 WHERE d.protocol = '{protocol}' AND {consumer} IS NOT NULL AND d.destination NOT LIKE '$SYS/%'
   AND hash({topic}) % $parts = $part
@@ -101,6 +108,13 @@ SELECT hash({topic}, hash(body)) AS message, min(frame) AS frame, any_value(sour
 FROM messages d
 WHERE protocol IN ('mqtt', 'jms') AND hash({topic}) % $parts = $part GROUP BY ALL
 """
+_LACKING: Final = """
+SELECT hash({topic}, hash(body)) AS message, consumer, min(v.rule) AS rule,
+  min_by(v.text, v.rule) AS broken
+FROM violations v JOIN messages d ON d.message_key = v.message_key AND d.source = v.source
+JOIN clients c ON c.source = v.source AND v.stream = c.server || '>' || c.client
+WHERE d.protocol = 'mqtt' AND hash({topic}) % $parts = $part GROUP BY ALL
+"""
 WHOLE: Final = """
 SELECT consumer FROM a_names a JOIN b_names b USING (consumer)
 WHERE a.whole AND b.whole AND (a.connections = b.connections OR NOT EXISTS (
@@ -108,8 +122,9 @@ WHERE a.whole AND b.whole AND (a.connections = b.connections OR NOT EXISTS (
 ))
 """
 """The clients of which no byte is missing on either side, nor any connection before the first."""
-CODES: Final = """
-SELECT c.consumer, p.packet, p.codes, p.source, p.frame, row_number() OVER (
+CODES: Final = f"""
+SELECT c.consumer, c.version, p.packet, p.codes, p.source, p.frame, v.rule, v.broken,
+  row_number() OVER (
   PARTITION BY c.consumer, p.packet ORDER BY p.captured_ns, p.frame, p."offset"
 ) AS nth
 FROM (
@@ -120,6 +135,7 @@ FROM (
     frame, captured_ns FROM packets_jmq WHERE packet_type_name LIKE '%_REPLY' AND status = 'ok'
 ) p JOIN clients c ON c.source = p.source AND p.stream = c.server || '>' || c.client
   AND p.captured_ns BETWEEN c.opened_ns AND coalesce(c.closed_ns, p.captured_ns)
+LEFT JOIN {_BROKEN} v ON v.source = p.source AND v.stream = p.stream AND v."offset" = p."offset"
 WHERE c.consumer IS NOT NULL
 """
 """The answers to requests of one side."""
@@ -132,17 +148,19 @@ def copies(topic: Callable[[str], str]) -> str:
     """
     mqtt = _OF_PROTOCOL.format(
         protocol="mqtt", packets="mqtt", payload="payload", joins="", ready="t.first_ns",
+        broken=_BROKEN,
         consumer="d.consumer_client_id", producer="d.producer_client_id",
         topic=topic("d.destination"), retain="p.retain", priority="0", dup="coalesce(p.dup, false)",
         version="coalesce(p.version_in_force, 5)", properties=_PROPERTIES,
         share="if(d.subscription LIKE '$share/%', split_part(d.subscription, '/', 2), NULL)",
     )  # fmt: skip
     jms = _OF_PROTOCOL.format(
-        protocol="jms", packets="jmq", payload="body", topic=_DESTINATION,
+        protocol="jms", packets="jmq", payload="body", topic=_DESTINATION, broken=_BROKEN,
         joins=_NAME.format("c", "consumer") + _NAME.format("s", "producer") + _ADDED,
         ready="a.added_ns",
         consumer="c.name", producer="s.name", retain="NULL", priority="p.priority",
-        dup="d.redelivered OR p.properties['JMS_SUN_DMQ_DEAD_BROKER'] IS NOT NULL",
+        dup="d.redelivered OR m.delivery_time_ms IS NOT NULL"
+        " OR p.properties['JMS_SUN_DMQ_DEAD_BROKER'] IS NOT NULL",
         version="301", properties=_HEADERS,
         share="if(m.destination_kind LIKE '%queue', d.destination, NULL)",
     )  # fmt: skip
@@ -158,6 +176,14 @@ def sent(topic: Callable[[str], str]) -> str:
     """Return the query of the messages that were sent on one side."""
     mqtt, jms = topic("d.destination"), _DESTINATION
     return _SENT.format(topic=f"if(protocol = 'mqtt', {mqtt}, {jms})")
+
+
+def lacking(topic: Callable[[str], str]) -> str:
+    """Return the query of the messages that break a rule of one side, by client.
+
+    One that the other side delivered is a retained value that should have been, too.
+    """
+    return _LACKING.format(topic=topic("d.destination"))
 
 
 ORDERED: Final[Mapping[str, str]] = {
@@ -189,6 +215,8 @@ SELECT l.*,
   EXISTS (FROM {right}_delivered r WHERE r.key = l.key) AS is_more,
   (SELECT arg_max(r, r.delivered) FROM {right}_copies r WHERE r.key = l.key) AS other,
   (SELECT first(s) FROM {right}_sent s WHERE s.message = l.message) AS sent,
+  (SELECT first(s) FROM {right}_lacking s WHERE s.message = l.message AND s.consumer = l.consumer)
+    AS lack,
   EXISTS (FROM {right}_delivered r WHERE r.message = l.message AND r.consumer <> l.consumer
     AND r.share = l.share) AS is_shared,
   NOT EXISTS (FROM {left}_sent s WHERE s.message = l.message) AS is_altered
@@ -207,11 +235,13 @@ without a gap, and the message was sent."""
 
 _FRAMES: Final = """l.frame AS left_frame, r.frame AS right_frame, l.source AS left_source,
   r.source AS right_source"""
+_RULES: Final = """l.version, l.rule AS left_rule, r.rule AS right_rule,
+  coalesce(l.broken, r.broken) AS broken"""
 CHANGED: Final = f"""
 SELECT consumer, topic, l.qos AS left_qos, r.qos AS right_qos, l.retain AS left_retain,
-  r.retain AS right_retain, l.version,
+  r.retain AS right_retain,
   l.properties AS left_properties, r.properties AS right_properties,
-  {_FRAMES}, l.rule AS left_rule, r.rule AS right_rule, coalesce(l.broken, r.broken) AS broken
+  {_RULES}, {_FRAMES}
 FROM a_rest l JOIN b_rest r USING (consumer, topic, key, copy)
 WHERE l.whole OR r.whole
 ORDER BY l.place
@@ -263,14 +293,14 @@ ORDER BY left_place
 OTHER_SESSIONS: Final = f"""
 SELECT consumer, nth, l.resumed AS left_resumed, r.resumed AS right_resumed,
   l.status AS left_status, r.status AS right_status, l.end_code AS left_code,
-  r.end_code AS right_code, {_FRAMES}
+  r.end_code AS right_code, {_RULES}, {_FRAMES}
 FROM a_clients l JOIN b_clients r USING (consumer, nth)
 WHERE consumer IN (FROM whole)
   AND (l.resumed, l.status, l.end_code) IS DISTINCT FROM (r.resumed, r.status, r.end_code)
 ORDER BY consumer, nth
 """
 OTHER_CODES: Final = f"""
-SELECT consumer, packet, nth, l.codes AS left_codes, r.codes AS right_codes, {_FRAMES}
+SELECT consumer, packet, nth, l.codes AS left_codes, r.codes AS right_codes, {_RULES}, {_FRAMES}
 FROM a_codes l JOIN b_codes r USING (consumer, packet, nth)
 WHERE consumer IN (FROM whole) AND l.codes IS DISTINCT FROM r.codes
 ORDER BY consumer, packet, nth
