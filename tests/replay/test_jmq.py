@@ -12,10 +12,16 @@ from click.testing import CliRunner, Result
 
 import wireyard
 from tests.conftest import ROOT
+from wireyard import jmq
 from wireyard.answers import open_tables
 from wireyard.broker.access import Access, hash_password, read_users
 from wireyard.broker.settings import Settings
 from wireyard.cli import main
+from wireyard.endpoints.jmq.packets import BLOCK
+from wireyard.formats.jmq.packet import decode
+from wireyard.formats.properties import Property
+from wireyard.replay.jmq import QUEUE, Row, key_of, script_of
+from wireyard.replay.script import Came, Send
 from wireyard.shadow import Difference, differences
 
 SYMPTOMS = ROOT / "examples/symptoms"
@@ -78,6 +84,60 @@ def test_a_lake_with_both_protocols_and_other_names(tmp_path: Path) -> None:
     found = Counter(row["destination"] for row in sent(record))
     wanted = Counter(row["destination"] for row in sent(lake))
     assert wanted["shop.orders"] == found["other"] > 0 and "shop.orders" not in found
+
+
+def test_another_consumer_of_a_queue_gets_the_message() -> None:
+    """It has come then, and who got it acknowledges it; a message of a topic goes to each."""
+    sent: dict[str, Any] = {
+        "timestamp": 5,
+        "source_ip": "10.0.0.9",
+        "source_port": 9,
+        "sequence": 1,
+    }
+    client, broker = "10.0.0.2:1>10.0.0.1:7676", "10.0.0.1:7676>10.0.0.2:1"
+
+    def came(consumers: tuple[int, int], kind: int, *takers: int) -> list[jmq.Packet]:
+        replies = [
+            jmq.Packet(packet_type="ADD_CONSUMER_REPLY", consumer_id=request,
+                       properties={"JMQConsumerID": Property("long", id), "JMQStatus": 200})
+            for request, id in enumerate(consumers, 1)
+        ]  # fmt: skip
+        flags = "Q" if kind == QUEUE else ""
+        return [*replies, *(
+            jmq.Packet(packet_type="TEXT_MESSAGE", destination="q", bit_flags=flags, body="x",
+                       consumer_id=taker, **sent)
+            for taker in takers
+        )]  # fmt: skip
+
+    def played(kind: int, now: tuple[int, ...], *takers: int) -> tuple[list[bool], bytes]:
+        asked: dict[str, Any] = {"JMQDestination": "q", "JMQDestType": kind}
+        requests = [
+            jmq.Packet(packet_type="ADD_CONSUMER", consumer_id=number, properties=asked)
+            for number in (1, 2)
+        ]
+        recorded = came((1001, 1002), kind, *takers)
+        whole = [
+            (client, jmq.Packet(packet_type="HELLO")),
+            (client, jmq.Packet(packet_type="TEXT_MESSAGE", destination="q", body="x", **sent)),
+            *((client, request) for request in requests),
+            *((broker, packet) for packet in recorded),
+            (client, jmq.Packet(packet_type="ACKNOWLEDGE",
+                                body=BLOCK.pack(1001, key_of(recorded[-1])))),
+        ]  # fmt: skip
+        script = script_of([Row(at, at, *row) for at, row in enumerate(whole)], {})
+        assert script.talks is not None
+        talk = script.talks({})(script.connections[0])
+        keys = [step.what.key for step in script.steps if isinstance(step.what, Came)]
+        last = script.steps[-1].what
+        assert isinstance(last, Send)
+        found = [talk.add(packet) for packet in came((2001, 2002), kind, *now)]
+        body = decode(talk.send(last)).body
+        return [key in keys for key in found], bytes(body or b"")[:8]
+
+    assert played(QUEUE, (2002,), 1001) == ([True] * 3, (2002).to_bytes(8, "big"))
+    assert played(QUEUE, (2001,), 1001) == ([True] * 3, (2001).to_bytes(8, "big"))
+    assert played(2, (2002, 2001), 1001, 1002) == ([True] * 4, (2001).to_bytes(8, "big"))
+    assert played(2, (2002,), 1001)[0] == [True, True, False]
 
 
 def test_a_login_that_is_given(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 
 import wireyard
 from tests.conftest import ROOT
-from tests.shadow.scenario import Scenario
+from tests.shadow.scenario import SERVER, Scenario
 from tests.tap.sockets import run, serving
 from wireyard import mqtt
 from wireyard.answers import open_tables
@@ -265,6 +265,52 @@ def test_a_message_that_does_not_come_is_not_acknowledged(tmp_path: Path) -> Non
     result, got = played(path, lambda packet: answers(packet, sent=[(5, b"one")]))
     assert [one.packet_id for one in got if isinstance(one, mqtt.PubAck)] == [5]
     assert result.unsent == {"till": 1} and result.sent == 3
+
+
+def test_a_client_that_is_late_waits_as_long_as_it_did(tmp_path: Path) -> None:
+    """The first message does not come, and the answer takes 0.6 s as in the recording."""
+    path = tmp_path / "a.pcapng"
+    publish = mqtt.Publish(topic="a", payload=b"own", qos=1, packet_id=1, version_in_force=5)
+    answer = mqtt.PubAck(packet_id=1, version_in_force=5)
+    with path.open("wb") as file:
+        now_ms = 0
+        tape = Recording(file, lambda: now_ms * 1_000_000).open(("10.0.0.2", 40000), SERVER)
+        for at_ms, packet, is_client in (
+            (1, mqtt.Connect(client_id="till", version_in_force=5), True),
+            (2, mqtt.ConnAck(version_in_force=5), False),
+            (3, mqtt.Publish(topic="a", payload=b"other", version_in_force=5), False),
+            (4, publish, True),
+            (604, answer, False),
+            (605, mqtt.PingReq(version_in_force=5), True),
+        ):
+            now_ms = at_ms
+            tape.write(is_client, encode(packet))
+        tape.close(by_client=True)
+    passed: list[object] = []
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = Decoder(get_format("mqtt/5.0"))
+        while data := await reader.read(1 << 16):
+            decoder.receive_data(data)
+            for event in decoder.events():
+                passed.append(type(event.packet))
+                if isinstance(event.packet, mqtt.Connect):
+                    writer.write(encode(mqtt.ConnAck(version_in_force=5)))
+                elif isinstance(event.packet, mqtt.Publish):
+                    asyncio.get_running_loop().call_later(0.6, reply, writer)
+        writer.close()
+
+    def reply(writer: asyncio.StreamWriter) -> None:
+        passed.append("answered")
+        writer.write(encode(answer))
+
+    async def test() -> None:
+        async with serving(handle) as port:
+            done = await asyncio.to_thread(replayed, path, "--to", f"127.0.0.1:{port}")
+            assert done.exit_code == 0, done.output
+
+    run(test())
+    assert passed == [mqtt.Connect, mqtt.Publish, "answered", mqtt.PingReq]
 
 
 def test_a_broker_that_sends_more_than_is_recorded_is_left(

@@ -5,7 +5,8 @@ Rules of this file:
 1. A reply is known by its request, and a message by its consumer and the id that its producer gave
    it, which it keeps; the n-th that the broker made itself by n. The numbers that a broker gives to
    connections, sessions, consumers, producers and transactions, and the ids of its own messages,
-   are those that it gives now, wherever a client sends them.
+   are those that it gives now, wherever a client sends them. Of consumers of a connection that
+   share a queue or a subscription, another one may get a message, and acknowledges it.
 2. A message has as long until it expires or is delivered as it had.
 3. A login is made anew from the broker's challenge. One that was refused is sent without its
    password.
@@ -34,7 +35,7 @@ from wireyard.errors import UsageError
 from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
 from wireyard.formats.jmq.packet import Packet, encode, packet_of
 from wireyard.formats.message_id import MESSAGE_ID_CODES
-from wireyard.layers.jmq.rules import OK, REPLIES
+from wireyard.layers.jmq.rules import OK, QUEUE, REPLIES
 from wireyard.replay.renaming import AS_IS, Renaming
 from wireyard.replay.script import (
     Came,
@@ -70,6 +71,7 @@ _NUMBERS: Final[Mapping[str, str]] = {
 _BLOCKS: Final = {_TYPES[name] for name in ("ACKNOWLEDGE", "REDELIVER")}
 _KEYS: Final = {_TYPES[name] for name in ("DELETE_CONSUMER", "DELIVER")}
 """Packets of clients with consumers and messages in their bodies, and with messages alone."""
+"""The bit of JMQDestType."""
 _AUTHENTICATE: Final = _TYPES["AUTHENTICATE"]
 _CHALLENGE: Final = _TYPES["AUTHENTICATE_REQUEST"]
 MESSAGE_KEY: Final = struct.Struct(">" + MESSAGE_ID_CODES)
@@ -135,16 +137,16 @@ class Row(NamedTuple):
 class _Arrivals:
     """The packets of a broker on one connection, as they are known."""
 
-    def __init__(self, number: int, sent: Set[bytes]) -> None:
-        self._number, self._sent = number, sent
+    def __init__(self, number: int, sent: Set[bytes], shares: Mapping[object, str]) -> None:
+        self._number, self._sent, self._shares = number, sent, shares
         self._counts: Counter[Key] = Counter()
 
     def key(self, packet: Packet, consumer: object) -> Key:
         """Return the key of the next packet; `consumer` is that of the recording."""
         about: Key = packet.packet_type, packet.consumer_id
         if packet.packet_type in MESSAGE_TYPES:
-            id = key_of(packet)
-            about = "message", consumer, id if id in self._sent else packet.destination
+            id, taker = key_of(packet), self._shares.get(consumer, consumer)
+            about = "message", taker, id if id in self._sent else packet.destination
         elif packet.packet_type not in REPLIES and packet.packet_type != _CHALLENGE:
             about = (packet.packet_type,)
         self._counts[about] += 1
@@ -159,10 +161,19 @@ def _properties(packet: Packet) -> Mapping[str, Any]:
 def _ids(packet: Packet) -> Ids:
     """Return the numbers in a packet of a broker, always in the same order."""
     if packet.packet_type in MESSAGE_TYPES:
-        return (("message", key_of(packet)),)
+        key = key_of(packet)
+        return ("message", key), ("copy", (packet.consumer_id, key))
     properties = _properties(packet)
     return tuple((kind, properties[name]) for name, kind in _NUMBERS.items()
                  if name in properties)  # fmt: skip
+
+
+def _share_of(packet: Packet) -> str | None:
+    """Return the name of what a new consumer shares with others; the broker chooses among them."""
+    asked = _properties(packet)
+    named = asked.get("JMQSharedSubscriptionName") or asked.get("JMQDurableName")
+    is_queue = asked.get("JMQDestType", 0) & QUEUE
+    return named or (asked["JMQDestination"] if is_queue else None)
 
 
 class _Reading:
@@ -174,6 +185,9 @@ class _Reading:
         self._arrivals: dict[Recorded, _Arrivals] = {}
         self._without: Counter[str] = Counter()
         self._given: dict[Key, Ids] = {}
+        self._asked: dict[tuple[Recorded, int | None], str] = {}
+        self._shares: dict[object, str] = {}
+        """What consumers share: by the request that waits for its reply, and by consumer."""
         self._came: set[bytes] = set()
         self._sent: set[bytes] = set()
         """The ids of the messages that came, and of those that clients sent."""
@@ -189,7 +203,7 @@ class _Reading:
                 client = name or row.stream.partition(">")[0]
                 recorded = Recorded(number, client, 0, broker_port(row.stream))
                 self._connections[row.stream] = recorded
-                self._arrivals[recorded] = _Arrivals(number, self._sent)
+                self._arrivals[recorded] = _Arrivals(number, self._sent, self._shares)
             is_client = row.stream in self._connections
             stream = row.stream if is_client else opposite(row.stream)
             connection = self._connections.get(stream)
@@ -204,13 +218,16 @@ class _Reading:
             elif is_client:
                 if row.what.packet_type in MESSAGE_TYPES:
                     self._sent.add(key_of(row.what))
+                elif row.what.packet_type_name == "ADD_CONSUMER" and (share := _share_of(row.what)):
+                    self._asked[connection, row.what.consumer_id] = share
                 what = Send(row.what, self._awaited(row.what))
             else:
                 what = Came(self._arrived(connection, row.what))
             self._script.steps.append(Step(row.time_ns, row.frame, connection, what))
         self._script.talks = partial(
-            _Talks, self._script.takes_all, self._given, self._sent, self._services, self._refused
-        )
+            _Talks, self._script.takes_all, self._given, self._sent, self._shares, self._services,
+            self._refused,
+        )  # fmt: skip
         self._script.notes += [
             f"{stream}: {count} packets without the HELLO of their connection are left out"
             for stream, count in self._without.items()
@@ -223,6 +240,9 @@ class _Reading:
         properties = _properties(packet)
         if packet.packet_type in MESSAGE_TYPES:
             self._came.add(key_of(packet))
+        elif packet.packet_type_name == "ADD_CONSUMER_REPLY":
+            if share := self._asked.pop((connection, packet.consumer_id), None):
+                self._shares[properties.get("JMQConsumerID")] = share
         elif packet.packet_type_name == "HELLO_REPLY":
             self._services[connection] = str(properties.get("JMQService", "jms"))
         elif packet.packet_type_name == "AUTHENTICATE_REPLY" and properties["JMQStatus"] != OK:
@@ -250,11 +270,13 @@ class _Talks:
         takes_all: bool,
         given: Mapping[Key, Ids],
         sent: Set[bytes],
+        shares: Mapping[object, str],
         services: Mapping[Recorded, str],
         refused: Set[Recorded],
         logins: Mapping[str, Login],
     ) -> None:
-        self.takes_all, self.given, self.sent, self._logins = takes_all, given, sent, logins
+        self.takes_all, self.given, self._logins = takes_all, given, logins
+        self.sent, self.shares = sent, shares
         self._services, self._refused = services, refused
         self.known: dict[Key, Any] = {}
         """The numbers and ids of this broker, by those of the recording."""
@@ -285,7 +307,7 @@ class _Talk:
     ) -> None:
         self.service, self.known = service, all.known
         self._all, self._login, self._is_refused = all, login, is_refused
-        self._arrivals = _Arrivals(recorded.number, all.sent)
+        self._arrivals = _Arrivals(recorded.number, all.sent, all.shares)
         self._challenge: Request | None = None
 
     def add(self, packet: Packet) -> Key:
@@ -349,12 +371,17 @@ class _Talk:
             fields["properties"] = {"JMQAuthType": kind}
         elif packet.packet_type in _BLOCKS:
             fields["body"] = b"".join(
-                BLOCK.pack(self._now("consumer", consumer), self._now("message", key))
-                for consumer, key in blocks_of(packet.body or b"") or ()
+                BLOCK.pack(*self._taken(*block)) for block in blocks_of(packet.body or b"") or ()
             )
         elif packet.packet_type in _KEYS and packet.body:
             fields["body"] = b"".join(self._now("message", key) for key in _keys_in(packet))
         return encode(replace(packet, **fields) if fields else packet)
+
+    def _taken(self, consumer: int, key: bytes) -> tuple[int, bytes]:
+        """Return the consumer that got a message, and the id that it has."""
+        old = self._now("consumer", consumer), self._now("message", key)
+        now: tuple[int, bytes] = self.known.get(("copy", (consumer, key)), old)
+        return now
 
     def _now(self, kind: str, value: Any) -> Any:
         return self.known.get((kind, value), value)

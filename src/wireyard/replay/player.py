@@ -4,8 +4,8 @@ Rules of this file:
 
 1. A client takes a step at its time, and not before the broker has sent it what the recording shows
    before. What has not come `_PATIENCE_S` after all that the recording shows before it, of any
-   client, is not waited for any more. Each time that happens, this connection waits half as long
-   from then on, for the broker may lose many messages.
+   client, and after the time that it took there, is not waited for any more. Each time that
+   happens, this connection waits half as long from then on, for the broker may lose many messages.
 2. It also waits for what other clients did and were sent before, so that a cause comes before its
    effect: until none of that has been done for `_SLACK_S`, but at the highest speed, where nothing
    else keeps the order, as long as they themselves do.
@@ -199,11 +199,14 @@ class _Player:
                 self.played.ended.add(recorded)
 
     async def _take(self, steps: Sequence[tuple[int, Step]]) -> None:
+        before_ns, done = steps[0][1].time_ns, self._now()
         for number, step in steps:
             due = self._due(step)
             connection = self._connections.get(step.connection)
             if isinstance(step.what, Came):
                 if connection is not None:
+                    if self._speed is not None:
+                        due = max(due, done + (step.time_ns - before_ns) / 1e9 / self._speed)
                     await self._wait(connection, number, due, step.what.key)
             elif isinstance(step.what, Pause):
                 await asyncio.sleep(step.what.seconds)
@@ -215,6 +218,7 @@ class _Player:
                 elif connection is not None:
                     await self._end(connection, step.what, number, due)
             self._progress.take(number)
+            before_ns, done = step.time_ns, self._now()
 
     def close(self) -> None:
         """Close the connections that are open."""
