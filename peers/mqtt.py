@@ -2,6 +2,7 @@
 
 Parsers for benchmarks: mqtt5 (Rust) and zmqtt (Python). For tests, clients: paho-mqtt, aiomqtt,
 gmqtt, mqtt.js and HiveMQ's client for Java; and brokers: amqtt, aedes and Moquette.
+``python -m peers.mqtt NAME PORT`` runs a broker.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -220,3 +222,8 @@ BROKERS: Final[dict[str, tuple[Callable[[int, Path], list[str]], tuple[str, ...]
 }
 """Brokers by name: a function of a port and an empty folder that returns the command of each, and
 the versions that it speaks. An `Unavailable` is raised where it cannot be installed."""
+
+
+if __name__ == "__main__":
+    command = BROKERS[sys.argv[1]][0](int(sys.argv[2]), Path(tempfile.mkdtemp()))
+    os.execvp(command[0], command)
