@@ -54,6 +54,8 @@ def test_a_client_through_the_command(tmp_path: Path) -> None:
     [
         (["x", "1883"], "is no address"),
         (["0", "localhost"], "is no address"),
+        (["65536", "localhost:1883"], "is no address"),
+        (["192.0.2.1:1883", "1883"], "192.0.2.1:1883: Cannot assign requested address"),
         (["0", "http://localhost:1883"], "a broker's address is of the form"),
         (["0", "1883", "--drop", "NOTHING"], "has no packet type"),
         (["0", "1883", "--cafile", "ca.pem"], "--cafile needs a broker with TLS"),

@@ -118,7 +118,8 @@ def command(
         exits.say("did not survive:")
     for what, count in script.lost.most_common():
         exits.say(f"{count:>9,} {what}")
-    return exits.DATA_LOST if played.unsent or script.notes else exits.DONE
+    is_whole = not (played.unsent or played.silent or script.notes)
+    return exits.DONE if is_whole else exits.DATA_LOST
 
 
 def read(
@@ -209,6 +210,8 @@ def send(
     say(_summary(played))
     for client, count in sorted(played.unsent.items()):
         exits.note(f"{client}: {count:,} of its packets could not be sent")
+    for client in sorted(played.silent):
+        exits.note(f"{client}: the broker sent it nothing")
     return played
 
 

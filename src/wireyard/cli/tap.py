@@ -130,7 +130,7 @@ def _address(text: str) -> tuple[Address, bool]:
     if text.isdecimal():
         text = f"127.0.0.1:{text}"
     port = text.rpartition(":")[2].rstrip("/")
-    if not port.isdecimal():
+    if not (port.isdecimal() and len(port) <= 5 and int(port) <= 0xFFFF):
         raise UsageError(f"'{text}' is no address of the form {_ADDRESS}")
     if int(port) == 0:  # any that is free, which no broker's address is
         return (parse_address(f"{text.rpartition(':')[0]}:1").host, 0), False

@@ -31,8 +31,10 @@ class Address:
 
 
 def why_unreachable(error: Exception) -> str:
-    """Return why no connection was made: asyncio puts its own words, for each address, first."""
-    if numbered := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
+    """Return why an address cannot be reached, or bound: asyncio puts its own words around that."""
+    if numbered := re.search(
+        r"\[Errno (\d+)\] (?:Connect call failed|error while attempting to bind)", str(error)
+    ):
         return os.strerror(int(numbered[1]))
     return getattr(error, "strerror", None) or str(error) or "gives no answer"
 

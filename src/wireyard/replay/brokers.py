@@ -47,6 +47,10 @@ def running(broker: str, scheme: str = "mqtt") -> Iterator[Listeners]:
     form or is that of a WebSocket, and a `SourceError` if the command starts no broker.
     """
     if not is_started(broker):
+        if " " in broker.strip():
+            raise UsageError(
+                f"'{broker}' is no address; a command that starts a broker has {{port}}"
+            )
         yield {port: _address(text, scheme) for port, text in _parts(broker)}
         return
     listeners: dict[int | None, Address] = {}

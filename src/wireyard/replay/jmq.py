@@ -208,9 +208,8 @@ class _Reading:
             stream = row.stream if is_client else opposite(row.stream)
             connection = self._connections.get(stream)
             if connection is None:
-                self._without[stream] += isinstance(row.what, Packet) and stream not in (
-                    self._connections
-                )
+                if isinstance(row.what, Packet) and stream not in self._connections:
+                    self._without[min(stream, row.stream)] += 1
                 continue
             if isinstance(row.what, End):
                 self._connections[stream] = None
@@ -231,7 +230,6 @@ class _Reading:
         self._script.notes += [
             f"{stream}: {count} packets without the HELLO of their connection are left out"
             for stream, count in self._without.items()
-            if count
         ]
 
     def _arrived(self, connection: Recorded, packet: Packet) -> Key:

@@ -58,6 +58,8 @@ class Played:
     sent: int = 0
     unsent: Counter[str] = field(default_factory=Counter)
     """Packets that could not be sent, by client."""
+    silent: set[str] = field(default_factory=set)
+    """Clients that the broker sent nothing on a connection, though the recorded one did."""
     late_s: list[float] = field(default_factory=list)
     """How late each packet was sent; empty at the highest speed."""
     came: dict[Key, Any] = field(default_factory=dict)
@@ -197,6 +199,8 @@ class _Player:
             self.played.came |= connection.came
             if connection.is_ended:
                 self.played.ended.add(recorded)
+            if connection.is_silent and any(key[0] == recorded.number for key in self._recorded):
+                self.played.silent.add(recorded.client)
 
     async def _take(self, steps: Sequence[tuple[int, Step]]) -> None:
         before_ns, done = steps[0][1].time_ns, self._now()
@@ -363,6 +367,11 @@ class _Connection(asyncio.Protocol):
         self._is_closed = self._is_gone = self._is_given_up = False
         self._coming: tuple[Key | None, asyncio.Future[bool]] | None = None
         """What is waited for."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the broker is there, and has sent nothing."""
+        return self._transport is not None and not self.came
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""

@@ -418,7 +418,8 @@ class _Reading:
             stream = row.stream if is_client else opposite(row.stream)
             connection = self._connections.get(stream)
             if connection is None:
-                self._without[stream] += row.packet is not None and stream not in self._connections
+                if row.packet is not None and stream not in self._connections:
+                    self._without[min(stream, row.stream)] += 1
                 continue
             if row.packet is None:
                 self._connections[stream] = None
@@ -433,7 +434,6 @@ class _Reading:
         self._script.notes += [
             f"{stream}: {count} packets without the CONNECT of their connection are left out"
             for stream, count in self._without.items()
-            if count
         ]
 
     def _open(self, stream: str, packet: Connect) -> None:

@@ -98,7 +98,8 @@ class Tap:
                 self._recording = self._begin_record(partial(loop.call_later, _SECONDS_TO_FLUSH))
         except OSError as error:
             self._close_servers()
-            raise SourceError(f"{error.filename or self.address[0]}: {error.strerror}") from None
+            name = error.filename or shown_address(self.address)
+            raise SourceError(f"{name}: {why_unreachable(error)}") from None
         self.address = self._servers[port].sockets[0].getsockname()[:2]
 
     async def stop(self) -> None:
