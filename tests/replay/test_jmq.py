@@ -20,7 +20,8 @@ from wireyard.cli import main
 from wireyard.endpoints.jmq.packets import BLOCK
 from wireyard.formats.jmq.packet import decode
 from wireyard.formats.properties import Property
-from wireyard.replay.jmq import QUEUE, Row, key_of, script_of
+from wireyard.layers.jmq.rules import QUEUE
+from wireyard.replay.jmq import Row, key_of, script_of
 from wireyard.replay.script import Came, Send
 from wireyard.shadow import Difference, differences
 

@@ -71,7 +71,6 @@ _NUMBERS: Final[Mapping[str, str]] = {
 _BLOCKS: Final = {_TYPES[name] for name in ("ACKNOWLEDGE", "REDELIVER")}
 _KEYS: Final = {_TYPES[name] for name in ("DELETE_CONSUMER", "DELIVER")}
 """Packets of clients with consumers and messages in their bodies, and with messages alone."""
-"""The bit of JMQDestType."""
 _AUTHENTICATE: Final = _TYPES["AUTHENTICATE"]
 _CHALLENGE: Final = _TYPES["AUTHENTICATE_REQUEST"]
 MESSAGE_KEY: Final = struct.Struct(">" + MESSAGE_ID_CODES)
