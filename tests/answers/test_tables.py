@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from io import TextIOWrapper
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +25,8 @@ from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
 from tests.spark.lakes import Silent
 from wireyard.answers import Tables, open_tables
+from wireyard.answers import tables as tables_module
+from wireyard.captures.quarantine import MAX_CORRUPT_BYTES, BadBytes
 from wireyard.captures.stream_table import FILES
 from wireyard.cli import main
 from wireyard.errors import LakeDamaged, LakeError, SourceError, UsageError
@@ -173,6 +178,34 @@ def test_bad_bytes_are_in_the_quarantine(tmp_path: Path) -> None:
         parts = ("bytes_ok", "bytes_malformed", "bytes_garbage", "bytes_tail")
         assert ledger["bytes_read"] == path.stat().st_size == sum(ledger[part] for part in parts)
         assert (ledger["packets_ok"], ledger["packets_malformed"]) == (1, 1)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_the_bytes_of_bad_rows_are_read_in_pieces(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """Rows are near each other, far, longer than a piece, and behind the end of a cut file."""
+    rng = Random(3)
+    data = rng.randbytes(2_000_000)
+    path = tmp_path / "bad"
+    path.write_bytes(pack(data))
+    with closing(BadBytes(str(path))) as bad_bytes:
+        start = 0
+        while start < len(data):
+            length = rng.choice((0, 1, 2, 30, 5000, MAX_CORRUPT_BYTES, 300_000))
+            shown = bad_bytes.read(start, length)
+            assert shown == data[start : start + min(length, MAX_CORRUPT_BYTES)]
+            start += rng.choice((0, length, length + 70_000))
+        assert bad_bytes.read(len(data) + 9, 5) == b""
+
+
+def test_a_table_of_many_rows_stays_in_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are alike take next to nothing in a file; a copy of them in memory does not."""
+    monkeypatch.setattr(tables_module, "_FEW_ROWS", 100)
+    with open_tables([str(CAPTURE)]) as tables:
+        assert count(tables, "streams") == 28 and count(tables, "packets_jmq") > 100
+        kept = tables.sql("SELECT view_name FROM duckdb_views() WHERE NOT internal").to_pylist()
+    assert kept == [{"view_name": "packets_jmq"}]
 
 
 def test_a_folder_is_all_files_in_it(tmp_path: Path) -> None:

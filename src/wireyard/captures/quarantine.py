@@ -50,36 +50,40 @@ class BadBytes:
     def __init__(self, path: str) -> None:
         self._path = path
         self._file: Reading | None = None
-        self._position = 0
         self._seeks = False
+        self._start, self._data = 0, b""
+        """Offset of the bytes that were read last; of these, up to `MAX_CORRUPT_BYTES`."""
 
     def read(self, start: int, length: int) -> bytes:
         """Return up to `MAX_CORRUPT_BYTES` of the row at offset `start` of the stream."""
-        if self._file is None:
-            _, self._file, size = open_source(self._path)
-            self._seeks = size is not None  # a compressed file can only be read forward
-        with reading(self._path):
-            if self._seeks:
-                self._file.seek(start)
-                self._position = start
-            while self._position < start and self._take(min(start - self._position, _SKIP_BYTES)):
-                pass
-            data = b""
-            wanted = min(length, MAX_CORRUPT_BYTES)
-            while len(data) < wanted and (more := self._take(wanted - len(data))):
-                data += more
-        return data
+        wanted = min(length, MAX_CORRUPT_BYTES)
+        if start < self._start or start + wanted > self._start + len(self._data):
+            self._read_from(start)
+        at = start - self._start
+        return self._data[at : at + wanted]
 
     def close(self) -> None:
         """Close the file, if it was opened."""
         if self._file is not None:
             self._file.close()
 
-    def _take(self, count: int) -> bytes:
-        assert self._file is not None
-        data = self._file.read(count)
-        self._position += len(data)
-        return data
+    def _read_from(self, start: int) -> None:
+        """Read the bytes from an offset on."""
+        with reading(self._path):
+            if self._file is None:
+                _, self._file, size = open_source(self._path)
+                self._seeks = size is not None  # a compressed file can only be read forward
+            self._data = self._data[start - self._start :] if start >= self._start else b""
+            self._start = start
+            if not self._data and self._seeks:
+                self._file.seek(start)
+            while (left := start - self._file.position) > 0:
+                if not self._file.read(min(left, _SKIP_BYTES)):
+                    return
+            while left := MAX_CORRUPT_BYTES - len(self._data):
+                if not (more := self._file.read(left)):
+                    return
+                self._data += more
 
 
 class PieceBytes:

@@ -2,8 +2,7 @@
 
 The lines are those of `row_line`. Columns only have text that every engine accepts: lone
 surrogates are escaped, and an object is text. So rows that the compiled reader left to the scalar
-reader are written from the scalar reader's values; for formats with `plain_text` only those that
-are no well-formed packets.
+reader are written from the scalar reader's values, unless the texts of the format are plain.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def _lines(scalar_rows: ScalarRows, batch: pa.RecordBatch, selection: Selection)
     names = [column.name for column in selection.shown_columns]
     keys = _keys(names)
     plain = selection.format.texts.are_plain
-    scalar = scalar_rows.bad if plain else scalar_rows.numbers
+    scalar = scalar_rows.numbers[: 0 if plain else None]
     bodies = [name for name in names if name in PAYLOADS]
     cuts = {*range(0, batch.num_rows, _ROWS_AT_ONCE), batch.num_rows}
     large = {*large_rows(batch, bodies)} - {*scalar.tolist()}
@@ -184,9 +183,11 @@ def _cells(values: pa.Array, named: Mapping[str, int]) -> _Cells | None:
     `named` has the shapes of values that have a name, by name.
     """
     kind, rows = values.type, len(values)
-    if values.null_count == rows or pa.types.is_struct(kind):
-        return None  # only bad rows have an error
+    if values.null_count == rows:
+        return None
     valid, nulls = _valid(values), _NULL_BYTES * rows
+    if pa.types.is_struct(kind):
+        return _structs(values, valid)
     if pa.types.is_list(kind) or pa.types.is_map(kind):
         return _lists(values, valid, named)
     if pa.types.is_integer(kind):
@@ -226,6 +227,17 @@ def _lists(values: pa.Array, valid: Bytes, named: Mapping[str, int]) -> _Cells:
     text, bounds = _joined(columns, end, len(entries))
     put = partial(line_kernels.put_lists, opening, ends - ends[0], valid, text, bounds)
     return _Cells(int(bounds[-1]) + len(entries) + _NULL_BYTES * len(values), put)
+
+
+def _structs(values: pa.Array, valid: Bytes) -> _Cells:
+    """Return the cells of a column of structs: objects."""
+    by_name = _fields(values)
+    keys = [key.lstrip("{") for key in _keys(by_name)]
+    cells = [_cells(field, {}) for field in by_name.values()]
+    text, bounds = _joined(zip(keys, cells, strict=True), "", len(values))
+    entries = np.arange(len(values) + 1, dtype=np.int32)
+    put = partial(line_kernels.put_lists, line_kernels.BRACE, entries, valid, text, bounds)
+    return _Cells(int(bounds[-1]) + (_NULL_BYTES + 1) * len(values), put)
 
 
 def _fields(values: pa.Array) -> dict[str, pa.Array]:
