@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,12 @@ def pick_columns(
 
 def rows_to_batch(columns: Sequence[Column], rows: Sequence[Row]) -> pa.RecordBatch:
     """Return rows as a batch; values that a row does not have are null."""
-    arrays = [array_of(_values(column, rows), arrow_type(column.kind)) for column in columns]
+    given = set(chain.from_iterable(rows))
+    kinds = [arrow_type(column.kind) for column in columns]
+    arrays = [
+        array_of(_values(column, rows), kind) if column.name in given else pa.nulls(len(rows), kind)
+        for column, kind in zip(columns, kinds, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
 
 
