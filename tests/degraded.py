@@ -27,7 +27,7 @@ Row = Mapping[str, Any]
 
 OPEN: Final = frozenset(
     {"undecided", "in_flight", "queued", "unaccepted", "unreleased", "left", "in_transaction"}
-    | {"waiting", None}
+    | {"waiting", "held", None}
 )
 """Verdicts that more of the capture may change."""
 _SAID_LESS: Final = {"duplicate", "lost_ack"}

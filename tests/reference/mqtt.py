@@ -993,6 +993,11 @@ class Following:
             self._malformed(connection, row["verdict"], row, up, at)
             if kind == DISCONNECT:
                 return  # 4.13: its receiver closes the connection
+        # C-9
+        is_first = self.streams[at.source, at.stream][1] == at and connection.packets == 1
+        is_new = is_first and connection.state == "unknown" and connection.lost[False] is _ALWAYS
+        if kind == CONNECT and is_new:
+            connection.state, connection.unanswered = "new", True
         # C-30
         if kind == CONNECT and connection.begun and connection.state == "unknown":
             self._breaks(connection, "connect_twice", up, at)

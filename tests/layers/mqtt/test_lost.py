@@ -47,8 +47,9 @@ def mark_begun(capture: Capture) -> None:
     ]
 
 
+@pytest.mark.parametrize("begun", [True, False])
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_a_lost_connack_refuses_nothing(version: int) -> None:
+def test_a_lost_connack_refuses_nothing(version: int, begun: bool) -> None:
     capture = Capture(version)
     for who in ("sub", "pub"):
         capture.connect(who)
@@ -58,6 +59,7 @@ def test_a_lost_connack_refuses_nothing(version: int) -> None:
     capture.hand("sub", "t/1", b"x", 1)
     capture.ping("sub")
     lose(capture, 1, 5)
+    capture.streams = [{**stream, "begun": begun} for stream in capture.streams]
     tables = tables_of(capture)
     assert tables["violations"] == []
     (row,) = tables["deliveries"]

@@ -281,7 +281,8 @@ _TABLE: Final = (
      "In a session older than the capture DUP marks a message whose first copy may have been"
      " before it."),
     ("C-9", "", "",
-     "A connection begins with CONNECT, unless its beginning was not captured."),
+     "A connection begins with CONNECT, unless its beginning was not captured. What is missing at"
+     " the beginning of the broker's stream was sent behind it."),
     ("C-10", "", "",
      "Bytes that were not captured, with those beside them that are no packet, may have been any"
      " packets. Nothing is concluded from what they may have held: a CONNACK, subscriptions and"

@@ -384,10 +384,16 @@ def observe(t: Any, c: int, packet: int, from_client: bool) -> bool:
 def _step(t: Any, c: int, packet: int, from_client: bool) -> bool:
     """Apply the event of a packet to its connection; return whether it takes effect now."""
     row, kind = t.connections[c], t.packets[packet, Packet.KIND]
-    if kind == _CONNECT and row[Connection.CONNECT] != NONE and row[Connection.STATE] == _UNKNOWN:
-        # The answer to the first one was not captured.
-        breaks(t, c, _CONNECT_TWICE, from_client, packet, NONE)
-        return False
+    if kind == _CONNECT and row[Connection.STATE] == _UNKNOWN:
+        if row[Connection.CONNECT] != NONE:
+            # The answer to the first one was not captured.
+            breaks(t, c, _CONNECT_TWICE, from_client, packet, NONE)
+            return False
+        is_first = t.streams[t.stream[packet], Stream.FIRST] == packet
+        if is_first and row[Connection.PACKETS] == 1 and row[Connection.LOST_DOWN] == ALWAYS:
+            # Only a gap, which has no time, stands before it.
+            row[Connection.STATE] = _NEW
+            row[Connection.IS_UNANSWERED] = 1
     if kind == _CONNECT:
         # The version that CONNECT declares decides which rules apply.
         row[Connection.VERSION] = t.version[packet]
