@@ -21,11 +21,14 @@ import pytest
 from click.testing import CliRunner
 
 from tests.answers.talks import ends_before
+from tests.captures import make as net
 from tests.formats.mqtt import make as mqtt
 from tests.make import item, items, packet
 from tests.spark.lakes import Silent
 from wireyard.answers import Tables, open_tables
 from wireyard.answers import tables as tables_module
+from wireyard.arrays import Grid
+from wireyard.captures.connections.stream import Stream
 from wireyard.captures.quarantine import MAX_CORRUPT_BYTES, BadBytes
 from wireyard.captures.stream_table import FILES
 from wireyard.cli import main
@@ -197,6 +200,28 @@ def test_the_bytes_of_bad_rows_are_read_in_pieces(
             assert shown == data[start : start + min(length, MAX_CORRUPT_BYTES)]
             start += rng.choice((0, length, length + 70_000))
         assert bad_bytes.read(len(data) + 9, 5) == b""
+
+
+def test_the_gaps_of_a_stream_are_found_once_for_all_its_bad_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding them takes as long as there are gaps, which can be as many as the rows."""
+    found = 0
+    pieces = vars(Stream)["pieces"].fget
+
+    def count_them(stream: Stream) -> Grid:
+        nonlocal found
+        found += 1
+        result: Grid = pieces(stream)
+        return result
+
+    monkeypatch.setattr(Stream, "pieces", property(count_them))
+    path = tmp_path / "holes.pcap"
+    frames = net.one_way_frames([(2 * number, b"\x30") for number in range(400)])
+    path.write_bytes(net.pcap([*map(net.Packet, frames)]))
+    with open_tables([str(path)], format="mqtt") as tables:
+        assert count(tables, "quarantine") >= 400
+    assert 0 < found < 10
 
 
 def test_a_table_of_many_rows_stays_in_its_files(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,8 @@ class PartBytes:
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._stops = np.cumsum([len(block.offsets) for _, block in parts])
+        self._streams: dict[int, PieceBytes] = {}
+        """The readers of streams with gaps, by the number of the part: each finds the gaps once."""
 
     def of_row(self, row: int) -> BytesOfRows:
         """Return the bytes of the stream of a row."""
@@ -122,7 +124,7 @@ class PartBytes:
         at = int(self._stops.searchsorted(row, "right"))
         opened, block = self._parts[at]
         if isinstance(opened, CapturedStream):
-            return PieceBytes(opened.captured)
+            return self._streams.setdefault(at, PieceBytes(opened.captured))
         return _BlockBytes(block, row - int(self._stops[at]) + len(block.offsets))
 
 
