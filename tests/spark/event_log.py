@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 FIRST = "write task"
 """The description of the jobs that write tables of packets."""
+FACTS = "facts"
+"""That of jobs over packets as DataFrames, which are no run of a command."""
 
 
 def log_settings(folder: Path) -> list[str]:
@@ -33,6 +35,8 @@ class Ran(NamedTuple):
     """Tasks that failed, and bytes that Spark shuffled."""
     times_ms: Counter[str]
     """How long the jobs of a description took together, in milliseconds."""
+    shares: Counter[str]
+    """The most tasks of one stage that read what others have shuffled."""
     began_ms: int
     """When its first job began, since 1970."""
 
@@ -40,15 +44,15 @@ class Ran(NamedTuple):
 def read(text: str) -> list[Ran]:
     """Return what Spark ran in each run; the first jobs of a run write tables of packets."""
     runs, names, jobs = list[Ran](), dict[int, tuple[Ran, str]](), dict[int, tuple[str, int]]()
-    name = ""
+    name, reading = "", Counter[int]()
     for line in text.splitlines():
         event = json.loads(line)
         if event["Event"] == "SparkListenerJobStart":
             before, name = name, event["Properties"].get("spark.job.description", "other")
             name = name.removeprefix("wireyard: ")
-            if name == FIRST and before != FIRST:
+            if name in (FIRST, FACTS) and before != name:
                 began_ms = event["Submission Time"]
-                runs.append(Ran(Counter(), Counter(), Counter(), Counter(), began_ms))
+                runs.append(Ran(Counter(), Counter(), Counter(), Counter(), Counter(), began_ms))
             jobs[event["Job ID"]] = name, event["Submission Time"]
             names |= dict.fromkeys(event["Stage IDs"], (runs[-1], name))
         elif event["Event"] == "SparkListenerJobEnd":
@@ -60,7 +64,10 @@ def read(text: str) -> list[Ran]:
             run.stages[job] += 1
             run.tasks[job] += stage["Number of Tasks"]
         elif event["Event"] == "SparkListenerTaskEnd":
-            run, _ = names[event["Stage ID"]]
+            run, job = names[event["Stage ID"]]
+            read_rows = event["Task Metrics"]["Shuffle Read Metrics"]["Total Records Read"]
+            reading[event["Stage ID"]] += read_rows > 0
+            run.shares[job] = max(run.shares[job], reading[event["Stage ID"]])
             written = event["Task Metrics"]["Shuffle Write Metrics"]["Shuffle Bytes Written"]
             run.sums["failed"] += bool(event["Task Info"]["Failed"])
             run.sums["shuffled"] += written

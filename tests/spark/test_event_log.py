@@ -18,15 +18,26 @@ RUNS = """
 import sys
 from wireyard.cli import main
 from wireyard.pipeline.facts import mqtt
-for words in sys.argv[1:]:
+from wireyard.spark import facts, session
+lake, *runs = sys.argv[1:]
+for words in runs:
     try:
         main(words.split(" "), prog_name="wireyard")
     except SystemExit as ended:
         assert not ended.code, ended.code
     mqtt.DIVISION = mqtt.DIVISION._replace(most_packets=0)
+mqtt.MOST_PACKETS = 1_000
+spark = session()
+spark.sparkContext.setJobDescription("facts")
+tables = facts(*(spark.read.parquet(f"{lake}/{name}") for name in ("packets_mqtt", "streams")))
+for name in ("deliveries", "messages"):
+    in_lake = spark.read.parquet(f"{lake}/{name}").where("protocol = 'mqtt'")
+    both = (rows.toArrow().to_pylist() for rows in (tables[name], in_lake))
+    found, wanted = (sorted(map(repr, rows)) for rows in both)
+    assert found and found == wanted, name
 """
 """Commands one after the other, with one Spark; after the first, the facts of any number of packets
-are divided among tasks."""
+are divided among tasks, as then those of the last lake's packets as DataFrames."""
 MOST_SHUFFLED = 1_000_000
 """Half of the bytes of what is shuffled, before they are compressed."""
 
@@ -46,7 +57,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory, examples: Path) -> list[Ran]:
                   "--master", "local[2]", *conf])
         for name, inputs in runs.items()
     ]  # fmt: skip
-    subprocess.run([sys.executable, "-c", RUNS, *words], check=True)
+    subprocess.run([sys.executable, "-c", RUNS, str(folder / "divided"), *words], check=True)
     (file,) = log.iterdir()
     return read(file.read_text())
 
@@ -78,3 +89,8 @@ def test_a_capture_that_is_divided(ran: list[Ran]) -> None:
     }
     assert divided.tasks["split"] <= 12, divided.tasks  # few partitions for little data
     assert 0 < divided.sums["shuffled"] < MOST_SHUFFLED
+
+
+def test_facts_as_data_frames_are_divided_as_those_of_a_run(ran: list[Ran]) -> None:
+    """Their rows are compared where they are made."""
+    assert ran[2].shares["facts"] >= ran[1].shares["split"] > 1, ran[1:]

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from tests.spark.lakes import TABLES, all_rows, assert_as_one_run, run
 from wireyard.lake.writer import Lake
 from wireyard.pipeline.running import Runner
-from wireyard.spark import executors
+from wireyard.spark import executors, running
 from wireyard.spark.running import SparkEngine
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_spark_starts_short_tasks_together(tmp_path: Path, spark: SparkSession) 
         cluster = SparkEngine(lambda: spark)(lake)
         # Two run at once: four rounds of them at least, and no more together than may be.
         wanted = {(8, 4): 8, (30, 4): 8, (40, 4): 10, (30, 1): 30}
-        assert {each: cluster._partitions(*each) for each in wanted} == wanted
+        assert {each: running._partitions(spark, *each) for each in wanted} == wanted
         found = cluster.run(range(30), squares, int, 4, None)
         assert found == [number * number for number in range(30)]
 

@@ -98,7 +98,7 @@ def test_what_is_written_is_read(value: Any, kind: Any) -> None:
         Clients, Topics, Will, KnownStream, dict[str, int], mqtt_facts._Connections,
         mqtt_facts._Known, mqtt_facts._Rest, mqtt_facts._Streams, mqtt_facts._Wills,
         first_parameter(derive_groups), first_parameter(stage._delay), stage._Parts,
-        first_parameter(partial(tasks._split_file)), tasks.Counted,
+        first_parameter(partial(tasks._split)), tasks.Counted,
         first_parameter(replacing._split_file), rmp_facts._Records,
     ],
 )  # fmt: skip

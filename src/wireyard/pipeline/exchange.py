@@ -77,9 +77,9 @@ def pass_on(name: str, parts: Iterable[Sequence[pa.Table]], first: int = 0) -> I
             yield Blob(name, number, sink.getvalue())
 
 
-def pass_by_text(name: str, rows: pa.Table, column: str, parts: int) -> Iterator[Blob]:
-    """Yield the blobs of rows that are partitioned by a column of texts; none for empty parts."""
-    of_part = text_hashes(rows[column].combine_chunks()) % parts
+def pass_by_text(name: str, rows: pa.Table, keys: pa.ChunkedArray, parts: int) -> Iterator[Blob]:
+    """Yield the blobs of rows that are partitioned by their texts `keys`; none for empty parts."""
+    of_part = text_hashes(keys.combine_chunks()) % parts
     for number, own in enumerate(split_rows(rows, of_part, parts)):
         if own.num_rows:
             yield from pass_on(name, [[own]], number)

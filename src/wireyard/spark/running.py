@@ -51,6 +51,7 @@ _AT_ONCE: Final = 8
 _FULL: Final = "No space left on device"
 RESULTS: Final = -1
 """Instead of the number of a part: the row has the results of tasks."""
+IS_RESULT: Final = f"part = {RESULTS}"
 _Outputs = Iterator[tuple[int, Iterable[Any]]]
 Run = Callable[[Any], _Outputs]
 """Runs tasks over batches; yields the number of each, and what it yields."""
@@ -220,9 +221,8 @@ class SparkCluster:
 
     @property
     def at_once(self) -> int:
-        """Number of tasks that run at the same time; over Spark Connect that is not known."""
-        context = context_of(self._spark)
-        return _AT_ONCE if context is None else int(context.defaultParallelism)
+        """Number of tasks that run at the same time."""
+        return at_once(self._spark)
 
     def run(
         self,
@@ -247,23 +247,27 @@ class SparkCluster:
         """Run stages that pass on what later ones read, as one job; return all results."""
         rows = self._numbers(len(first), together)
         passed = first_stage(rows, _numbered(first, work), kind)
-        for number, stage in enumerate(stages, 1):
-            most = max(each.parts for each in stages[number - 1 :])
-            passed = next_stage(passed, stage, number, self._partitions(most, together), kind)
-        found = self._engine.collect(passed.where(f"part = {RESULTS}"), _name_of(work))
-        tables = (read_tables(data)[0] for data in data_of(found))
-        return [result for table in tables for result in _read_results(table, kind)]
+        for number in range(len(stages)):
+            passed = next_stage(passed, stages[number:], number + 1, kind, together)
+        return results_of(self._engine.collect(passed.where(IS_RESULT), _name_of(work)), kind)
 
     def _numbers(self, tasks: int, together: int) -> DataFrame:
         """Return a row for each task, with its number only."""
-        return self._spark.range(0, tasks, 1, self._partitions(tasks, together))
+        return self._spark.range(0, tasks, 1, _partitions(self._spark, tasks, together))
 
-    def _partitions(self, tasks: int, together: int) -> int:
-        """Return the number of Spark tasks that run our tasks."""
-        if together == 1 or context_of(self._spark) is None:
-            return tasks
-        fewest = _ROUNDS * self.at_once
-        return min(tasks, max(fewest, -(-tasks // together)))
+
+def at_once(session: SparkSession) -> int:
+    """Return how many tasks run at the same time; over Spark Connect that is not known."""
+    context = context_of(session)
+    return _AT_ONCE if context is None else int(context.defaultParallelism)
+
+
+def _partitions(session: SparkSession, tasks: int, together: int) -> int:
+    """Return the number of Spark tasks that run our tasks."""
+    if together == 1 or context_of(session) is None:
+        return tasks
+    fewest = _ROUNDS * at_once(session)
+    return min(tasks, max(fewest, -(-tasks // together)))
 
 
 def first_stage(rows: DataFrame, run: Run, kind: Any) -> DataFrame:
@@ -275,16 +279,31 @@ def first_stage(rows: DataFrame, run: Run, kind: Any) -> DataFrame:
 
 
 def next_stage(
-    passed: DataFrame, stage: Stage, number: int, partitions: int, kind: Any
+    passed: DataFrame, stages: Sequence[Stage], number: int, kind: Any, together: int
 ) -> DataFrame:
-    """Return the same of a later stage, with a number of its own."""
+    """Return the same of the first of some later stages, with a number of its own.
+
+    What the others read is placed among as many tasks as any of them has.
+    """
     from pyspark.sql.functions import col
 
+    most = max(each.parts for each in stages)
+    partitions = _partitions(passed.sparkSession, most, together)
+    return next_here(passed.repartitionById(partitions, col("part")), stages[0], number, kind)
+
+
+def next_here(placed: DataFrame, stage: Stage, number: int, kind: Any) -> DataFrame:
+    """Return the same of a later stage whose parts are placed already."""
     from wireyard.spark.types import spark_schema
 
-    placed = passed.repartitionById(partitions, col("part"))
     do = partial(_pack_next, reads=stage, stage=number, kind=kind)
     return placed.mapInArrow(do, spark_schema(SHUFFLED))
+
+
+def results_of(rows: pa.Table, kind: Any) -> list[Any]:
+    """Return the results in rows for which `IS_RESULT`."""
+    tables = (read_tables(data)[0] for data in data_of(rows))
+    return [result for table in tables for result in _read_results(table, kind)]
 
 
 def _name_of(work: Any) -> str:

@@ -81,7 +81,7 @@ class _Job(NamedTuple):
     @property
     def file_groups(self) -> int:
         """Number of groups of files whose messages a task writes."""
-        return min(len(self.files), self.parts)
+        return min(self.files.number, self.parts)
 
 
 # --- phases ---------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _write_marked(given: PartInput, job: _Job) -> Outputs:
     messages = (
         ("messages", table)
         for file in job.files.packets(
-            range(given.part, len(job.files), job.file_groups), given.inbox
+            range(given.part, job.files.number, job.file_groups), given.inbox
         )
         for table in messages_of(file, marks.filter(pa.array(numbers == file.number)))
     )

@@ -133,7 +133,7 @@ class _Shared:
     @property
     def file_groups(self) -> int:
         """Number of groups of files whose messages a task writes: parts before those of topics."""
-        return min(len(self.files), self.topic_partitions)
+        return min(self.files.number, self.topic_partitions)
 
     def partition(self, topic: str) -> int:
         """Return the partition of a topic; of a divided one the first."""
@@ -319,7 +319,7 @@ def _write_messages(inbox: Inbox, group: int, shared: _Shared) -> Outputs:
     ((wills, users),) = values_of(inbox, _WILLS, _Wills)
     parts = [table for passed in inbox.get(_MARKS, ()) for table in passed.tables]
     marked = pa.concat_tables([*parts, marks_of(SENT.empty_table(), (), wills, users)])
-    numbers = range(group, len(shared.files), shared.file_groups)
+    numbers = range(group, shared.files.number, shared.file_groups)
     messages = (
         ("messages", table)
         for file in shared.files.packets(numbers, inbox)

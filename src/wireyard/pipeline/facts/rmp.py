@@ -70,7 +70,7 @@ def _split(number: int, inbox: Inbox, divided: Divided, parts: int) -> Outputs:
             own = table.filter(of_sources(table, divided.sources))
             rows = own.select(names).cast(pa.schema(map(schema.field, names)))
             rows = rows.append_column("key", stream_keys(rows))
-            yield from pass_by_text(_PACKETS, rows, "key", parts)
+            yield from pass_by_text(_PACKETS, rows, rows["key"], parts)
 
 
 def _follow_senders(given: PartInput, parts: int, output: Output) -> Outputs:

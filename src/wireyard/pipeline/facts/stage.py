@@ -168,6 +168,17 @@ def _producers(path: str, sources: Sequence[str]) -> Iterator[pa.Table]:
         yield producers_of_keys(pa.table(keys, ["source", "message_key"]))
 
 
+def merge_producers(parts: Iterable[pa.Table]) -> pa.Table:
+    """Return the table `producers` of the rows that several tasks have made."""
+    rows = pa.concat_tables(parts)
+    merged = rows.group_by(["source", "producer"], use_threads=False).aggregate(
+        [("first_ms", "min"), ("last_ms", "max")]
+    )
+    names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
+    columns = [merged[names.get(one.name, one.name)] for one in TABLES["producers"]]
+    return pa.table(columns, [one.name for one in TABLES["producers"]])
+
+
 def read_producers(paths: Iterable[str]) -> pa.Table:
     """Return the rows of some files of the table `producers`."""
     names = [column.name for column in TABLES["producers"]]
@@ -268,11 +279,5 @@ def _merge(parts: _Parts, output: Staged) -> Outputs:
     if parts.counts:
         tables.append(("destinations", destinations(parts.counts)))
     if parts.producers:
-        rows = pa.concat_tables(map(_read, parts.producers))
-        merged = rows.group_by(["source", "producer"], use_threads=False).aggregate(
-            [("first_ms", "min"), ("last_ms", "max")]
-        )
-        names = {"first_ms": "first_ms_min", "last_ms": "last_ms_max"}
-        columns = [merged[names.get(one.name, one.name)] for one in TABLES["producers"]]
-        tables.append(("producers", pa.table(columns, [one.name for one in TABLES["producers"]])))
+        tables.append(("producers", merge_producers(map(_read, parts.producers))))
     yield from write_tables(tables, output)

@@ -59,7 +59,7 @@ TASK_PACKETS: Final = 1 << 17
 is in a hurry, such as parts of growing inputs."""
 _DIVIDED: Final = {"mqtt": "mqtt", "jms": "jmq", "rmp": "rmp"}
 """By protocol, the module with its `DIVISION`, which is loaded where its packets occur."""
-_TOGETHER: Final = 4
+TOGETHER: Final = 4
 """Tasks that Spark starts as one: to start a task takes Java some 30 ms, its work about 150."""
 
 
@@ -109,8 +109,9 @@ class Staged(NamedTuple):
 class Files(Protocol):
     """Files of packets by number, that stages read more than once."""
 
-    def __len__(self) -> int:
-        """Return how many there are."""
+    @property
+    def number(self) -> int:
+        """How many there are."""
 
     def packets(self, numbers: Iterable[int], inbox: Inbox) -> Iterator[PacketFile]:
         """Yield some files; `inbox` is what was passed on to the part that reads them."""
@@ -129,8 +130,9 @@ class LakeFiles:
     tables: tuple[str, ...]
     """Files of the table `streams`."""
 
-    def __len__(self) -> int:
-        """Return how many files of packets there are."""
+    @property
+    def number(self) -> int:
+        """How many files of packets there are."""
         return len(self.paths)
 
     def packets(self, numbers: Iterable[int], inbox: Inbox) -> Iterator[PacketFile]:
@@ -139,7 +141,7 @@ class LakeFiles:
 
     def streams(self, number: int, columns: Sequence[str], inbox: Inbox) -> Iterator[pa.Table]:
         """Yield columns of the captured streams in a share of the files of streams."""
-        return captured_streams(self.tables[number :: len(self)], self.sources, columns)
+        return captured_streams(self.tables[number :: self.number], self.sources, columns)
 
 
 class Counted(NamedTuple):
@@ -244,14 +246,14 @@ def groups_of(
                 facts.protocol,
                 tuple((file[0], paths[file]) for file in sorted(found)),
                 tuple(members),
-                sum(_count(each, facts) for each in members.values()),
+                sum(_packets_of(each, facts) for each in members.values()),
                 tuple(map(stream_paths.__getitem__, stream_names)),
             )
         )
     return groups
 
 
-def _count(each: Input, facts: Facts) -> int:
+def _packets_of(each: Input, facts: Facts) -> int:
     """Return the number of packets of an input from which the facts follow."""
     sums = each.ledger.items()
     return sum(total.packets for label, total in sums if label.partition("/")[0] in facts.formats)
@@ -261,20 +263,20 @@ def run_tasks(
     runner: Runner, tasks: Sequence[Any], work: Callable[[Any], Iterable[Any]], kind: Any = Result
 ) -> list[Any]:
     """Run tasks; return their results."""
-    return runner.run(tasks, work, kind, together=_TOGETHER)
+    return runner.run(tasks, work, kind, together=TOGETHER)
 
 
 def divide(runner: Runner, output: Staged, group: Group, division: Division) -> list[Result]:
     """Write the facts of a group, stage by stage; return the results of all tasks."""
     divided = Divided(_files_of(group), group.sources, group.packets)
     if division.count_file is not None:
-        count = partial(_count_in, divided=divided, count_file=division.count_file)
-        counted = run_tasks(runner, range(len(divided.files)), count, Counted)
+        count = partial(_count, divided=divided, count_file=division.count_file)
+        counted = run_tasks(runner, range(divided.files.number), count, Counted)
         shown = pa.concat_tables(shown_streams(group, output.ends_ns))
         divided = divided._replace(counted=counted, streams=shown)
     plan = division.plan(divided, output)
-    first, split = range(len(divided.files)), partial(_split_file, split=plan.split)
-    return runner.run_stages(first, split, plan.stages, Result, together=_TOGETHER)
+    first, split = range(divided.files.number), partial(_split, split=plan.split)
+    return runner.run_stages(first, split, plan.stages, Result, together=TOGETHER)
 
 
 def _files_of(group: Group) -> LakeFiles:
@@ -286,7 +288,7 @@ def _files_of(group: Group) -> LakeFiles:
     return LakeFiles(largest_first, group.sources, group.streams)
 
 
-def _count_in(
+def _count(
     number: int, divided: Divided, count_file: Callable[[PacketFile, Collection[str]], Counted]
 ) -> Iterator[Counted]:
     """Count what a plan needs in a file."""
@@ -294,7 +296,7 @@ def _count_in(
         yield count_file(file, divided.sources)
 
 
-def _split_file(number: int, split: Callable[[int, Inbox], Outputs]) -> Outputs:
+def _split(number: int, split: Callable[[int, Inbox], Outputs]) -> Outputs:
     """Partition the packets of a file."""
     return split(number, {})
 
