@@ -8,18 +8,15 @@ from pathlib import Path
 from click.testing import CliRunner
 
 import wireyard
+from tests.captures.make import both_ways, packets, pcap
 from tests.conftest import ROOT
+from tests.formats.mqtt.make import connack, connect, numbered, publish, subscribe
 from tests.tap.sockets import run
 from wireyard.answers import open_tables
 from wireyard.broker.jmq.destinations import name_of
 from wireyard.cli import main
 from wireyard.client import Client, Message
-from wireyard.formats.jmq.packet import Packet
-from wireyard.formats.mqtt import control as mqtt
-from wireyard.formats.mqtt.filters import Filter
-from wireyard.replay.emigration import emigrated as emigrated_script
 from wireyard.replay.renaming import Renaming
-from wireyard.replay.script import Recorded, Script, Send, Step
 
 TRAFFIC = ROOT / "examples/traffic.pcap"
 DELIVERED = """
@@ -105,25 +102,34 @@ def test_sessions_shares_and_queues(tmp_path: Path) -> None:
     assert rows == [{"destination": "plant.1.a", "verdict": "acknowledged", "n": 12}]
 
 
-def test_a_share_without_a_filter_is_left_out() -> None:
-    """`$share/x` is a filter like any other in MQTT 3.1.1, and captures have whatever was sent."""
-    client = Recorded(1, "till", 4, 1883)
-    names = ("$share/x", "$share/", "$queue/plant")
-    sent = [
-        mqtt.Connect(version_in_force=4, client_id="till"),
-        mqtt.Subscribe(version_in_force=4, packet_id=1, filters=[Filter.of(n, 0) for n in names]),
-    ]
-    new = emigrated_script(Script([Step(0, 0, client, Send(packet)) for packet in sent]))
-    assert new.lost["subscriptions to a share without a filter"] == 2
-    packets = [step.what.packet for step in new.steps if isinstance(step.what, Send)]
-    asked = [one.properties for one in packets if isinstance(one, Packet) and one.properties]
-    consumers = [one for one in asked if "JMQConsumerID" not in one and "JMQSize" in one]
-    assert [one["JMQDestination"].value for one in consumers] == ["plant"]
-
-
 def test_filters_behind_prefixes_are_renamed() -> None:
     renaming = Renaming(["plant/#=works/#"])
     names = ("plant/1", "$share/g/plant/+", "$queue/plant/1", "$share/plant", "$share//plant/1")
     assert [renaming.topic(name) for name in names] == [
         "works/1", "$share/g/works/+", "$queue/works/1", "$share/plant", "$share//works/1",
     ]  # fmt: skip
+
+
+def test_names_of_strangers(tmp_path: Path) -> None:
+    """Before 5.0 a filter may have a share name alone, and a name any characters."""
+    filters = (
+        "$share/g",
+        "$share/",
+        "$share/g/",
+        "$share/a\nb/c",
+        "*",
+        ">",
+        "x" * 1025,
+        "a\x1b[31m",
+    )
+    wanted = b"".join(subscribe(4, (each, 1)) for each in filters)
+    topics = (each for each in filters if not each.startswith("$"))
+    sent = b"".join(publish(4, topic=topic) for topic in topics)
+    talk = connect(4) + wanted + sent, connack(4, 0, 0) + len(filters) * numbered(4, 0x90, b"\1")
+    path = tmp_path / "names.pcap"
+    path.write_bytes(pcap(packets(both_ways(*talk, (40000, 1883)))))
+    lost, _ = emigrated(path, tmp_path / "record")
+    assert lost == {
+        "messages to a topic that is no name": 1,
+        "subscriptions to a topic that is no name": 4,
+    }

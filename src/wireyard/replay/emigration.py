@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any, Final
 
 from wireyard.broker.bridge import to_jms
-from wireyard.broker.jmq.destinations import QUEUES, is_name, matches, name_of
+from wireyard.broker.jmq.destinations import MOST_NAME, QUEUES, is_name, matches, name_of
 from wireyard.endpoints import Message
 from wireyard.endpoints.jmq.packets import BLOCK, with_types
 from wireyard.errors import WireError
@@ -197,13 +197,13 @@ class _Making:
     def _subscribe(self, connection: _Connection, packet: mqtt.Subscribe) -> None:
         for wanted in packet.filters:
             group, filter = split_shared(wanted.filter or "")
-            if not filter:
-                self.lost["subscriptions to a share without a filter"] += 1
-                continue
             if filter.startswith("$"):
                 self.lost["subscriptions to topics that begin with $"] += 1
                 continue
-            topic = _pattern(filter)
+            topic, group = _pattern(filter), name_of(group) if group else None
+            if not filter or len(topic) > MOST_NAME:
+                self.lost["subscriptions to a topic that is no name"] += 1
+                continue
             durable = f"{group or ''}:{topic}" if connection.is_lasting and not group else None
             consumer = _Consumer(topic, wanted.qos or 0, group, durable)
             if (wanted.filter or "") in connection.session.consumers:

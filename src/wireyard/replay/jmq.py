@@ -169,10 +169,10 @@ def _ids(packet: Packet) -> Ids:
 
 def _share_of(packet: Packet) -> str | None:
     """Return the name of what a new consumer shares with others; the broker chooses among them."""
-    asked = _properties(packet)
-    named = asked.get("JMQSharedSubscriptionName") or asked.get("JMQDurableName")
-    is_queue = asked.get("JMQDestType", 0) & QUEUE
-    return named or (asked["JMQDestination"] if is_queue else None)
+    asked = Request(packet.packet_type, 0, False, None, _properties(packet), b"")
+    named = asked.get("JMQSharedSubscriptionName", str) or asked.get("JMQDurableName", str)
+    is_queue = asked.get("JMQDestType", int, 0) & QUEUE
+    return named or (asked.get("JMQDestination", str) if is_queue else None)
 
 
 class _Reading:
@@ -242,7 +242,7 @@ class _Reading:
                 self._shares[properties.get("JMQConsumerID")] = share
         elif packet.packet_type_name == "HELLO_REPLY":
             self._services[connection] = str(properties.get("JMQService", "jms"))
-        elif packet.packet_type_name == "AUTHENTICATE_REPLY" and properties["JMQStatus"] != OK:
+        elif packet.packet_type_name == "AUTHENTICATE_REPLY" and properties.get("JMQStatus") != OK:
             self._refused.add(connection)
         return key
 

@@ -33,7 +33,7 @@ _WAITING: Final = ""
 _HELD: Final = DELIVERY.states[0]
 QUEUES: Final = "$Q/"
 """The prefix of topics of MQTT that are queues."""
-_MOST_NAME: Final = JmqLimits().max_name
+MOST_NAME: Final = JmqLimits().max_name
 _FOREIGN: Final = "/+#"
 _UNFIT: Final = re.compile(r"[^A-Za-z0-9_/]|^[0-9/]")
 _QUOTED: Final = re.compile(r"(?:\$[0-9A-F]{2})+")
@@ -236,7 +236,7 @@ class Destination:
 
 
 @lru_cache(4096)
-def is_name(name: str, most: int = _MOST_NAME) -> bool:
+def is_name(name: str, most: int = MOST_NAME) -> bool:
     """Return whether a text can be the name of a destination, or a client id."""
     if not 0 < len(name) <= most or not name.isprintable() or " " in name:
         return False
