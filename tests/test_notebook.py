@@ -63,8 +63,9 @@ def test_a_table_is_shown_with_payloads_as_text_and_nothing_of_it_as_markup() ->
     html = wireyard.show(table, 2)._repr_html_()
     assert "<th>captured_at</th>" in html and "will_payload" not in html
     assert "<td>2.40 €</td>" in html and f"2 of {table.num_rows} rows" in html
-    hostile = pa.table({"topic": ["<script>"], "payload": [b"<b>\x00"]})
-    assert "<td>&lt;script&gt;</td><td>0x3c623e00</td>" in wireyard.show(hostile)._repr_html_()
+    hostile = pa.table({"topic": ["<script>\u202e"], "payload": [b"<b>\x00"]})
+    shown = "<td>&lt;script&gt;\\u202e</td><td>0x3c623e00</td>"
+    assert shown in wireyard.show(hostile)._repr_html_()
     assert wireyard.show(wireyard.scan(CAPTURE, "mqtt", columns))._repr_html_().count("<tr>") == 21
 
 

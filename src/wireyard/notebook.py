@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from wireyard.formats import get_format, names
 from wireyard.schema import CAPTURED
-from wireyard.text import PAYLOADS, payload_text
+from wireyard.text import PAYLOADS, payload_text, printable
 
 __all__ = ["Shown", "show", "with_times"]
 
@@ -81,7 +81,7 @@ def _cells(row: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(value, bytes):
             text = payload_text(value, _CELL_BYTES) if name in PAYLOADS else value.hex()
         else:
-            text = "" if value is None else str(value)
+            text = "" if value is None else printable(str(value))
         yield f"<td>{escape(text)}</td>"
 
 
