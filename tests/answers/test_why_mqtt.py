@@ -182,6 +182,32 @@ def test_requests_that_the_broker_does_not_answer(name: str, answers: int, tmp_p
         assert found["request_unanswered"]["client"] == "one"
 
 
+@pytest.mark.parametrize(
+    ("answers", "unanswered"),
+    [((), ["CONNECT"]), ((0x18,), ["AUTH"]), ((0x18, None), ["AUTH"]), ((0x18, None, 0), [])],
+)
+def test_an_exchange_that_the_broker_does_not_continue(
+    answers: tuple[int | None, ...], unanswered: list[str], tmp_path: Path
+) -> None:
+    """CONNECT, AUTH and, once logged in, AUTH again; each is answered by AUTH or CONNACK."""
+    method = b"\x15" + text("M")
+    talk = Talk()
+    talk.begin(1, 5001)
+    asked = [connect(MQTT5, client="one", properties=method)]
+    asked += [packet(0xF0, bytes([code, len(method)]) + method) for code in (0x18, 0x19)]
+    for number, request in enumerate(asked[: len(answers) + 1]):
+        talk.say(10 + number, 5001, request, up=True)
+        for code in answers[number : number + 1]:
+            answer = packet(0xF0, bytes([code or 0, len(method)]) + method)
+            talk.say(10.5 + number, 5001, connack(MQTT5) if code is None else answer, up=False)
+    talk.login(2, 5002, "two")
+    talk.say(30_000, 5002, b"\xc0\0", up=True)
+    talk.say(30_000.1, 5002, b"\xd0\0", up=False)
+    found = _named(talk, tmp_path)
+    texts = [one["text"].split()[0] for one in found.values() if "not answered" in one["text"]]
+    assert texts == unanswered
+
+
 def test_a_request_just_before_the_end_may_still_be_answered(tmp_path: Path) -> None:
     talk = _two()
     talk.say(100, 5001, b"\xc0\0", up=True)

@@ -184,10 +184,13 @@ GROUP BY 1, 2, said
 """
 UNANSWERED: Final = f"""
 WITH requests AS (
-  SELECT *, {BACK} AS back, row_number() OVER (
-      PARTITION BY source, stream, packet_type, packet_id ORDER BY "offset") AS number
+  -- An AUTH is answered as CONNECT is: by AUTH, CONNACK or DISCONNECT.
+  SELECT * REPLACE (if(packet_type = 15, 1, packet_type) AS packet_type), {BACK} AS back,
+    row_number() OVER (
+      PARTITION BY source, stream, if(packet_type = 15, 1, packet_type), packet_id
+      ORDER BY "offset") AS number
   FROM packets_mqtt
-  WHERE packet_type IN (1, 6, 8, 10, 12) AND captured_ns IS NOT NULL
+  WHERE packet_type IN (1, 6, 8, 10, 12, 15) AND captured_ns IS NOT NULL
 ), answers AS (
   SELECT source, stream, if(packet_type IN (14, 15), 2, packet_type) AS packet_type, packet_id,
     count(*) AS count
