@@ -32,9 +32,8 @@ from wireyard.formats.mqtt.control import Publish
 from wireyard.formats.mqtt.properties import Property
 from wireyard.formats.mqtt.topics import has_wildcard
 from wireyard.formats.mqtt.writing import encode as encode_publish
-from wireyard.layers.jmq.rules import OK, TEMPORARY
+from wireyard.layers.jmq.rules import DESTINATION_CLASSES, OK, TEMPORARY
 
-_CLASSES: Final = ("com.sun.messaging.BasicTopic", "com.sun.messaging.BasicQueue")
 _PRIORITY: Final = 4
 _MOST_QOS: Final = 2
 _RESERVED: Final = "mq."
@@ -130,7 +129,7 @@ def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMess
     packet = Packet(
         packet_type="TEXT_MESSAGE" if is_text else "BYTES_MESSAGE",
         destination=name,
-        destination_class=_CLASSES[is_queue],
+        destination_class=DESTINATION_CLASSES[is_queue],
         bit_flags=flags,
         priority=_PRIORITY,
         expiration=int(message.expires_at * 1000) if message.expires_at is not None else 0,
@@ -140,7 +139,9 @@ def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMess
         sequence=sequence,
         correlation_id=None if correlation is None else _text_of(correlation),
         reply_to=asked,
-        reply_to_class=_CLASSES[(reply_to or "").startswith(QUEUES)] if has_class else None,
+        reply_to_class=DESTINATION_CLASSES[(reply_to or "").startswith(QUEUES)]
+        if has_class
+        else None,
         message_type=given.get("content_type"),
         properties=user or None,
         body=body or None,

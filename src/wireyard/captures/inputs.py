@@ -13,7 +13,13 @@ import numpy as np
 
 from wireyard.arrays import Bytes
 from wireyard.captures.records import describe_damage
-from wireyard.captures.signatures import PCAPNG, STATED_BYTES, is_capture, stated_columns
+from wireyard.captures.signatures import (
+    PCAPNG,
+    SNIFFED_BYTES,
+    STATED_BYTES,
+    is_capture,
+    stated_columns,
+)
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import Format, names, sniff
 from wireyard.streams.blocks import DirectedStream, StreamBundle, each_stream
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
     from wireyard.captures.read import FrameSpan
     from wireyard.captures.repairs import Repairs
 
-_SNIFFED_BYTES: Final = 1 << 16
 _SHOWN_BYTES: Final = 4
 
 
@@ -176,7 +181,7 @@ def open_input(
         return _open_store(path, named)
     opened = open_windows(source, accepts_damage=True)
     try:
-        head = bytes(opened.first.view[:_SNIFFED_BYTES])
+        head = bytes(opened.first.view[:SNIFFED_BYTES])
         captured = is_capture(head)
         shown = None if captured else shown_format(head, named)
         stored = not captured and shown is None and path is not None and begins_store(head)

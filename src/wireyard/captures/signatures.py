@@ -66,6 +66,9 @@ def is_capture(head: bytes) -> bool:
     return head[:4] in _PCAP or head[:4] == PCAPNG
 
 
+SNIFFED_BYTES: Final = 1 << 16
+"""First bytes of a stream that decide about its format and carriers."""
+
 # --- carriers -------------------------------------------------------------------------------
 
 MAX_RECORD_BYTES: Final = (1 << 14) + 2048

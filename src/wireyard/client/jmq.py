@@ -36,13 +36,12 @@ from wireyard.formats.jmq.sender import MAX_SEQUENCE
 from wireyard.formats.port_mapper import MAX_ANSWER_BYTES, Service, decode_answer
 from wireyard.formats.properties import PlainProperties
 from wireyard.formats.stamps import Stamps
-from wireyard.layers.jmq.rules import OK
+from wireyard.layers.jmq.rules import DESTINATION_CLASSES, OK, QUEUE, TOPIC
 
 __all__ = ["Consumer", "JmqClient", "Received", "Transaction"]
 
 _LOGIN_REPLY, _RESUME_FLOW = 13, 52
-_QUEUE, _TOPIC, _CLIENT_MODE = 1, 2, 2
-_CLASSES: Final = ("com.sun.messaging.BasicTopic", "com.sun.messaging.BasicQueue")
+_CLIENT_MODE: Final = 2
 _PASSING: Final = frozenset({1, 2, 3, 6, 7, 8, 9, 10, 409, 449, 503})
 """Reasons of GOODBYE and statuses of a broker that is unavailable, or has not missed the client."""
 _MOST_UNSENT: Final = 10_000
@@ -212,7 +211,7 @@ class JmqClient(Keeper):
         return reply
 
     async def _declare(self, wire: Wire, place: Place) -> dict[str, Any]:
-        asked = {"JMQDestination": place[0], "JMQDestType": _QUEUE if place[1] else _TOPIC}
+        asked = {"JMQDestination": place[0], "JMQDestType": QUEUE if place[1] else TOPIC}
         try:
             await self._ask(wire, "CREATE_DESTINATION", asked)
         except Refused as refused:
@@ -268,7 +267,7 @@ class JmqClient(Keeper):
             packet_type=_type_of(body),
             body=body,
             destination=name,
-            destination_class=_CLASSES[not is_topic],
+            destination_class=DESTINATION_CLASSES[not is_topic],
             bit_flags=flags | (FLAGS["P"] if persistent else 0),
             priority=priority,
             expiration=int((time.time() + expires_s) * 1000) if expires_s else 0,

@@ -98,3 +98,4 @@ PACKET_TYPES = MappingProxyType(
     }
 )
 """Names of the packet types, as the shipped classes print them."""
+PACKET_CODES = MappingProxyType({name: code for code, name in PACKET_TYPES.items()})

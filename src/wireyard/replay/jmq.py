@@ -32,8 +32,9 @@ from wireyard.endpoints.jmq.packets import (
     with_types,
 )
 from wireyard.errors import UsageError
-from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES
 from wireyard.formats.jmq.packet import Packet, encode, packet_of
+from wireyard.formats.jmq_names import PACKET_CODES
 from wireyard.formats.message_id import MESSAGE_ID_CODES
 from wireyard.layers.jmq.rules import OK, QUEUE, REPLIES
 from wireyard.replay.renaming import AS_IS, Renaming
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 Ids = tuple[tuple[str, object], ...]
 """Numbers that a broker has given, each with what it is a number of."""
-_TYPES: Final = {name: code for code, name in PACKET_TYPES.items()}
 _NUMBERS: Final[Mapping[str, str]] = {
     "JMQConnectionID": "connection",
     "JMQSessionID": "session",
@@ -68,11 +68,11 @@ _NUMBERS: Final[Mapping[str, str]] = {
     "JMQNextTransactionID": "transaction",
 }
 """What the properties are numbers of that a broker gives."""
-_BLOCKS: Final = {_TYPES[name] for name in ("ACKNOWLEDGE", "REDELIVER")}
-_KEYS: Final = {_TYPES[name] for name in ("DELETE_CONSUMER", "DELIVER")}
+_BLOCKS: Final = {PACKET_CODES[name] for name in ("ACKNOWLEDGE", "REDELIVER")}
+_KEYS: Final = {PACKET_CODES[name] for name in ("DELETE_CONSUMER", "DELIVER")}
 """Packets of clients with consumers and messages in their bodies, and with messages alone."""
-_AUTHENTICATE: Final = _TYPES["AUTHENTICATE"]
-_CHALLENGE: Final = _TYPES["AUTHENTICATE_REQUEST"]
+_AUTHENTICATE: Final = PACKET_CODES["AUTHENTICATE"]
+_CHALLENGE: Final = PACKET_CODES["AUTHENTICATE_REQUEST"]
 MESSAGE_KEY: Final = struct.Struct(">" + MESSAGE_ID_CODES)
 PREFETCH: Final = 1000
 """Messages that a consumer takes ahead, where the recording does not say."""

@@ -9,7 +9,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import file_digest
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview | IO[bytes]
 """Anything a stream can be read from."""
+_EDGE_BYTES: Final = 64 << 10
+"""Bytes of each end of a file that tell it from others."""
 
 MAGIC_BYTES: Final = 4
 """First bytes that show a compression."""
@@ -111,6 +114,15 @@ def unsupported_compression(head: bytes) -> str | None:
         if head.startswith(magic):
             return f"compressed with {name}: not supported, unpack it ({command})"
     return None
+
+
+def edges_crc32(read_at: Callable[[int, int], bytes], size: int) -> int:
+    """Return the checksum of both ends of the first `size` bytes of a file.
+
+    `read_at` returns so many bytes of the file from an offset on.
+    """
+    count = min(_EDGE_BYTES, size)
+    return zlib.crc32(read_at(count, size - count), zlib.crc32(read_at(count, 0)))
 
 
 def file_sha256(path: str) -> str | None:

@@ -30,14 +30,13 @@ from wireyard.formats.base import Format
 from wireyard.streams.blocks import FrameScanner, cut_blocks
 from wireyard.streams.framer import Framer
 from wireyard.streams.scan import load_fast_path
-from wireyard.streams.source import open_source, reading
+from wireyard.streams.source import edges_crc32, open_source, reading
 from wireyard.streams.window import Window, Windows, windows_of_bytes, windows_of_file
 
 PIECE_BYTES = 16 << 20
 """Size of a piece, and so the resolution of an index."""
 TO_THE_END = 1 << 62
 """The stop of a segment that reaches to the end of its stream."""
-_EDGE_BYTES = 64 << 10
 _INDEX_VERSION = 2
 _INDEX_BYTES = 64 << 20
 """Longest index that is read, of a file of some 10 TB."""
@@ -242,9 +241,7 @@ def _stamp(path: str, format: Format, limit: int, size: int) -> dict[str, object
     if "://" in path:
         return None
     with reading(path), Path(path).open("rb") as file:
-        edges = zlib.crc32(file.read(_EDGE_BYTES))
-        file.seek(max(size - _EDGE_BYTES, 0))
-        edges = zlib.crc32(file.read(_EDGE_BYTES), edges)
+        edges = edges_crc32(partial(os.pread, file.fileno()), size)
         modified_ns = os.fstat(file.fileno()).st_mtime_ns
     return {
         "index": _INDEX_VERSION,

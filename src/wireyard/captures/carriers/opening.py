@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from wireyard.captures.carriers.inner import Budget, Carrier
 from wireyard.captures.connections.stream import Stream
-from wireyard.captures.signatures import is_http, is_tls, is_websocket
+from wireyard.captures.signatures import SNIFFED_BYTES, is_http, is_tls, is_websocket
 from wireyard.formats import sniff
 
 if TYPE_CHECKING:
     from wireyard.captures.carriers.tls_keys import KeyLog
 
-_SNIFFED_BYTES: Final = 1 << 16
 _MOST_TRIES: Final = 1 << 18
 """Numbers that are tried for the records of TLS behind gaps, in all streams of a capture."""
 _MOST_INFLATED_BYTES: Final = 1 << 30
@@ -67,9 +66,9 @@ def first_bytes(stream: Stream) -> bytes:
     """
     pieces = stream.pieces
     if stream.begun or not len(pieces):
-        return stream.head(_SNIFFED_BYTES).tobytes()
+        return stream.head(SNIFFED_BYTES).tobytes()
     start, stop = pieces[0].tolist()
-    return stream.read(start, min(stop, start + _SNIFFED_BYTES)).tobytes()
+    return stream.read(start, min(stop, start + SNIFFED_BYTES)).tobytes()
 
 
 def _are_frames(heads: Sequence[bytes]) -> bool:

@@ -24,7 +24,6 @@ MAX_CAPTURE_BYTES: Final = 1 << 34
 REMOTE_AHEAD_BYTES: Final = USUAL_RECORD_BYTES
 """Bytes of a remote file that are fetched after an extent, for its last record."""
 _SHOWN_BYTES: Final = 4
-_SNIFFED_BYTES: Final = 1 << 16
 
 
 class Extent(NamedTuple):
@@ -53,7 +52,7 @@ def read_records(data: Bytes, name: str, extent: Extent | None = None) -> Iterat
         return pcapng.read_records(data, *part)
     if not head:
         raise SourceError(f"{name}: is empty, so no capture")
-    format = sniff(data[:_SNIFFED_BYTES].tobytes())
+    format = sniff(data[: signatures.SNIFFED_BYTES].tobytes())
     if format is None and (packed := unsupported_compression(head)):
         raise SourceError(f"{name}: {packed}")
     hint = f"; it begins like {format.name}, which 'wireyard decode' reads" if format else ""

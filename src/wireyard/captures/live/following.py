@@ -15,7 +15,7 @@ import numpy as np
 from wireyard.arrays import Ints
 from wireyard.captures.inputs import Input, no_format, shown_format
 from wireyard.captures.records import describe_damage
-from wireyard.captures.signatures import is_capture
+from wireyard.captures.signatures import SNIFFED_BYTES, is_capture
 from wireyard.errors import UsageError
 from wireyard.formats import Format
 from wireyard.streams.arrivals import Arrival, arrivals_of_file, arrivals_of_pipe, first_bytes
@@ -27,7 +27,6 @@ from wireyard.streams.window import Window
 if TYPE_CHECKING:
     from wireyard.captures.live.growing import GrowingCapture
 
-_SNIFFED_BYTES: Final = 1 << 16
 """Bytes after which a bare stream without a known format is given up."""
 _INFLATED_BYTES: Final = 1 << 16
 _NO_CONSTANTS: Final[Mapping[str, str | int]] = {}
@@ -129,7 +128,7 @@ class Following:
             if format is not None:
                 yield from self._stream_turns(format, Arrival(bytes(head)))
                 return
-            if len(head) >= _SNIFFED_BYTES:
+            if len(head) >= SNIFFED_BYTES:
                 break
             yield []
         format = shown_format(bytes(head), self._named) or self._named

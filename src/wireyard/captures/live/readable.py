@@ -30,12 +30,11 @@ from wireyard.captures.live.copies import SETTLE_NS
 from wireyard.captures.live.stream import LiveStream
 from wireyard.captures.packets.headers import PacketReader
 from wireyard.captures.records import NO_TIME
+from wireyard.captures.signatures import SNIFFED_BYTES
 from wireyard.formats import Format, get_format
 from wireyard.streams.blocks import Grown
 from wireyard.streams.framer import Framer
 
-MAX_HEAD_BYTES: Final = 1 << 16
-"""Bytes of a direction that are held while its format is unknown: all that detection looks at."""
 MAX_CARRIED_BYTES: Final = 4 << 20
 """Bytes of a TLS or WebSocket connection that are held, as it is opened from its beginning again
 whenever it grows."""
@@ -171,10 +170,10 @@ class LiveReader:
         held = max(stream.size for stream in seen)
         if assigned[0].carriers:
             closed = assigned[0].closed and not (self._may_open(assigned[0]))
-            if final or not closed or held > MAX_HEAD_BYTES:
+            if final or not closed or held > SNIFFED_BYTES:
                 connection.stage = Stage.IGNORED if closed else Stage.CARRIED
         elif format is None:
-            if held > MAX_HEAD_BYTES:
+            if held > SNIFFED_BYTES:
                 connection.stage = Stage.IGNORED
         elif final or self._is_certain(connection, captured, seen, now_ns):
             self._set_format(connection, format)

@@ -19,12 +19,11 @@ from wireyard.endpoints.jmq.packets import BLOCK, Message, Request, Stamp, login
 from wireyard.errors import UsageError
 from wireyard.formats.jmq.layout import FLAGS
 from wireyard.formats.jmq.packet import Packet, encode
-from wireyard.formats.jmq_names import PACKET_TYPES
+from wireyard.formats.jmq_names import PACKET_CODES
 from wireyard.layers.jmq.rules import OK, REPLIES, RULES
 from wireyard.layers.jmq.states import DELIVERY, TRANSACTION
 
 _LEVEL: Final = 500
-_TYPES: Final = {name: code for code, name in PACKET_TYPES.items()}
 _HELLO_REPLY, _LOGIN_REPLY, _GOODBYE, _CHALLENGE, _RESUME_FLOW = 11, 13, 28, 38, 52
 
 Key = tuple[int, bytes]
@@ -111,14 +110,14 @@ class ClientEndpoint(JmqEndpoint):
             self._settle(key, "acknowledge_in_transaction" if about else "acknowledge")
         self._asked[number] = asked
         fields = {"consumer_id": number, "transaction_id": transaction_id, "body": body or None}
-        self.send_packet(_TYPES[kind], self._packet(kind, properties, FLAGS["A"], **fields))
+        self.send_packet(PACKET_CODES[kind], self._packet(kind, properties, FLAGS["A"], **fields))
         return number
 
     def tell(
         self, kind: str, properties: Mapping[str, Any] | None = None, body: bytes = b""
     ) -> None:
         """Send a request without a reply."""
-        self.send_packet(_TYPES[kind], self._packet(kind, properties, 0, body=body or None))
+        self.send_packet(PACKET_CODES[kind], self._packet(kind, properties, 0, body=body or None))
 
     def room(self, producer_id: int) -> bool:
         """Return whether a producer may send a message."""
@@ -286,4 +285,4 @@ class ClientEndpoint(JmqEndpoint):
     def answer_ping(self, request: Request) -> None:
         """Answer a PING."""
         data = self._packet("PING_REPLY", {"JMQStatus": OK}, 0, consumer_id=request.id)
-        self.send_packet(_TYPES["PING_REPLY"], data)
+        self.send_packet(PACKET_CODES["PING_REPLY"], data)

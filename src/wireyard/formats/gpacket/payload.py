@@ -30,8 +30,8 @@ from wireyard.formats.properties import decode_properties
 from wireyard.formats.property_rows import typed_properties
 
 _SPEC = "cluster protocol, payload"
-_MESSAGE_DATA = 1
-_CARRIERS = (17, 20, 51)
+MESSAGE_DATA = 1
+CARRIERS = (17, 20, 51)
 """Packet types whose payload is whole GPackets: changes of the cluster's configuration."""
 _ADDRESS_VERSION = 100
 _CONSUMER_MARK = 99353142765567461
@@ -76,7 +76,7 @@ def payload_text(row: Row) -> str | None:
 def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
     """Return the packets directly inside one whole packet; none if they cannot be located.
 
-    G_MESSAGE_DATA has one JMQ packet after its consumers; changes of the configuration are
+    GMESSAGE_DATA has one JMQ packet after its consumers; changes of the configuration are
     consecutive GPackets. They have the dialect of the outer packet.
     """
     row, error = read_row(view, context)
@@ -86,9 +86,9 @@ def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
         return ()
     start = HEADER_BYTES + row["property_size"]
     dialect = "/short-object" if context else ""
-    if row["packet_type"] in _CARRIERS:
+    if row["packet_type"] in CARRIERS:
         return _gpackets(view, start, f"gpacket{dialect}")
-    if row["packet_type"] != _MESSAGE_DATA:
+    if row["packet_type"] != MESSAGE_DATA:
         return ()
     cursor = Cursor(row["payload"], "gpacket", start, _SPEC)
     try:
@@ -251,7 +251,7 @@ _Reader = Callable[[Cursor, Row], Any]
 
 _READERS: Mapping[int, _Reader] = MappingProxyType(
     {
-        _MESSAGE_DATA: _message,
+        MESSAGE_DATA: _message,
         3: _list_of(_acknowledged),
         4: _list_of(_acknowledged),
         5: _list_of(_interest),

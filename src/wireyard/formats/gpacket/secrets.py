@@ -14,17 +14,16 @@ from wireyard.formats.base import Carried, Row
 from wireyard.formats.gpacket.framing import frame_size
 from wireyard.formats.gpacket.layout import LINK_VERSION, MAGIC_BYTES, MAX_PACKET_BYTES, VERSION
 from wireyard.formats.gpacket.packet import read_row
+from wireyard.formats.gpacket.payload import CARRIERS, MESSAGE_DATA
 from wireyard.formats.property_rows import typed_properties
 
-_MESSAGE_DATA: Final = 1
 _BROADCAST: Final = 2
-_CARRIERS: Final = (17, 20, 51)
 _LOGINS: Final = (12, 38)
 """AUTHENTICATE and AUTHENTICATE_REQUEST of JMQ; the types of the cluster protocol that have these
 numbers, G_LOCK_REPLY and G_GOODBYE_REPLY, have no payload."""
 SECRET_COLUMNS: Final = ("payload", "properties", "raw_properties")
 SECRET_TYPES: Final = {
-    **dict.fromkeys((_MESSAGE_DATA, _BROADCAST, *_CARRIERS), ("payload", "raw_properties")),
+    **dict.fromkeys((MESSAGE_DATA, _BROADCAST, *CARRIERS), ("payload", "raw_properties")),
     **dict.fromkeys(_LOGINS, SECRET_COLUMNS),
 }
 
@@ -43,7 +42,7 @@ _CARRIED: Final = Carried(
         re.DOTALL,
     ),
 )  # fmt: skip
-CARRIED: Final = {_MESSAGE_DATA: _CARRIED}
+CARRIED: Final = {MESSAGE_DATA: _CARRIED}
 """JMQ packets; those with secrets are logins, also as GPackets, in either order of the header."""
 
 
@@ -55,7 +54,7 @@ def redact(row: Row) -> Row:
     kind, payload = row.get("packet_type"), row.get("payload")
     hidden: Row = {}
     if row.get("version") == LINK_VERSION:
-        if kind in (_MESSAGE_DATA, _BROADCAST) and payload and _has_login(payload):
+        if kind in (MESSAGE_DATA, _BROADCAST) and payload and _has_login(payload):
             hidden["payload"] = None
     elif kind in SECRET_TYPES and kind != _BROADCAST:
         if payload is not None and not _is_clean(kind, payload):
@@ -78,9 +77,9 @@ def _has_login(payload: bytes) -> bool:
 
 def _is_clean(kind: int, payload: bytes) -> bool:
     """Return whether the payload of a packet of `SECRET_TYPES` has no login in it."""
-    if kind == _MESSAGE_DATA:
+    if kind == MESSAGE_DATA:
         return _CARRIED.is_clean(payload)
-    return kind in _CARRIERS and not _has_login(payload) and _is_configuration(payload)
+    return kind in CARRIERS and not _has_login(payload) and _is_configuration(payload)
 
 
 def _is_configuration(payload: bytes) -> bool:

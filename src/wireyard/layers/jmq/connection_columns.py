@@ -48,7 +48,8 @@ from wireyard.layers.records import Position
 from wireyard.layers.tables import as_fact_table, fact_table, join_tables, packet_keys
 
 NO_ENDS: Final[Ends] = MappingProxyType({})
-_RESENT: Final = FLAGS["I"] | FLAGS["R"]
+RESENT: Final = FLAGS["I"] | FLAGS["R"]
+"""Flags of a message that may have been sent before."""
 _OF_REQUEST: Final = ("message_key", "packet_type", "resent")
 """What is known of a request besides the columns of its conversation."""
 _NS_PER_MS: Final = 1_000_000
@@ -184,7 +185,7 @@ class _ConnectionTables(Tracking):
                 **self._message_texts(rows),
                 "transaction_id": _masked(transaction, transaction != 0),
                 "status": _masked(status, has_status),
-                "resent": (self.flags[rows] & _RESENT) != 0,
+                "resent": (self.flags[rows] & RESENT) != 0,
                 "is_whole": self.is_whole[self.connection[rows]],
                 ROW_NUMBER: self.columns.row_number[rows],
                 "source": self._source(rows),
@@ -237,7 +238,7 @@ class _ConnectionTables(Tracking):
                 "dead_reason": self._dead_reasons(rows),
                 **self._message_texts(rows),
                 "transaction_id": _masked(joined, joined != 0),
-                "resent": (self.flags[rows] & _RESENT) != 0,
+                "resent": (self.flags[rows] & RESENT) != 0,
                 "is_whole": self.is_whole[self.connection[rows]],
                 ROW_NUMBER: self.columns.row_number[rows],
                 "source": self._source(rows),

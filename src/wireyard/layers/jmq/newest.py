@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wireyard.arrays import Bools
-from wireyard.formats.jmq.layout import FLAGS, MESSAGE_TYPES, PACKET_TYPES
+from wireyard.formats.jmq.layout import MESSAGE_TYPES, PACKET_TYPES
 from wireyard.layers.gaps import source_keys, stream_keys, torn_streams
 from wireyard.layers.jmq.columns import NEEDED as PACKET_NEEDED
+from wireyard.layers.jmq.connection_columns import RESENT
 from wireyard.layers.jmq.facts import FACTS
 from wireyard.layers.jmq.files import MESSAGE_NEEDED
 from wireyard.layers.jmq.packet_columns import GPACKET, JMQ
@@ -38,7 +39,6 @@ _PRODUCER: Final = ("source_ip_text", "source_port")
 _ID: Final = (*_PRODUCER, "timestamp", "sequence", "packet_type")
 _SEPARATOR: Final = "-"
 """Between the address and the port of a producer in message keys."""
-_RESENT: Final = FLAGS["I"] | FLAGS["R"]
 
 
 def _is_rare(format: str, packets: pa.Table) -> Bools:
@@ -102,7 +102,7 @@ def _sure_rows(packets: Packets, last_ids: LastIds | None) -> SureRows:
     if jmq is None:
         return lambda table, rows: pa.array(np.zeros(rows.num_rows, np.bool_))
     torn = torn_streams(jmq)
-    flags = pc.fill_null(pc.bit_wise_and(jmq["bit_flags"], _RESENT), 0)
+    flags = pc.fill_null(pc.bit_wise_and(jmq["bit_flags"], RESENT), 0)
     resent = jmq.filter(pc.not_equal(flags, 0))
     resends = source_keys(resent, packet_keys(resent["stream"], resent["offset"]))
 

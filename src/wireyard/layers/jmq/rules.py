@@ -98,6 +98,8 @@ WITHOUT_T: Final = 103
 """The version that does not have flag T (erratum 49)."""
 QUEUE, TOPIC = 1, 2
 """Bits of JMQDestType."""
+DESTINATION_CLASSES: Final = ("com.sun.messaging.BasicTopic", "com.sun.messaging.BasicQueue")
+"""The classes of a topic and of a queue, which packets name."""
 NO_ACKNOWLEDGE: Final = 32768
 """The ack mode without acknowledgements."""
 UNDELIVERABLE, DEAD = 1, 2

@@ -129,12 +129,15 @@ def derive_files(
             file.batches, marks.filter(pc.equal(marks["file"], file.number)), unknown
         )
     )
-    tables = chain(tracked.tables.items(), _all(deliveries.tables), _all(rest.tables), message_rows)
+    tables = chain(
+        tracked.tables.items(), each_part(deliveries.tables), each_part(rest.tables), message_rows
+    )
     dropped = sum((each.dropped for each in (tracked, matched, deliveries, rest)), Counter[str]())
     return DerivedFiles(tables, dropped)
 
 
-def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+def each_part(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the parts of tables one by one, each with the name of its table."""
     return ((name, part) for name, parts in tables.items() for part in parts)
 
 

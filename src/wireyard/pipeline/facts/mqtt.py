@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import heapreplace
@@ -26,6 +26,7 @@ from wireyard.layers.mqtt.columns import (
     Matched,
     RestRecord,
     count_evidence,
+    each_part,
     explain_rest,
     known_of,
     match,
@@ -92,10 +93,6 @@ def counted_evidence(file: PacketFile, sources: Collection[str]) -> pa.Table:
     evidence = StreamEvidence()
     count_evidence(evidence, file.batches, sources)
     return evidence.table()
-
-
-def _all(tables: Mapping[str, Iterable[pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-    return ((name, part) for name, parts in tables.items() for part in parts)
 
 
 # --- a large input --------------------------------------------------------------------------
@@ -339,7 +336,7 @@ def _deliver(inbox: Inbox, shared: _Shared) -> Outputs:
     both = zip(*(passed.tables for passed in inbox[_MESSAGES]), strict=True)
     sent, delivered = (_joined(tables, firsts) for tables in both)
     derived = deliver(sent, delivered, known.topics, known.clients, streams)
-    yield from write_tables(_all(derived.tables), shared.output)
+    yield from write_tables(each_part(derived.tables), shared.output)
     yield from dropped_rows(derived.dropped)
     yield from pass_value(_RECORDS, 0, derived.records, _Rest)
 
@@ -349,7 +346,7 @@ def _explain(given: PartInput, shared: _Shared) -> Outputs:
     of_topics = values_of(given.inbox, _RECORDS, _Rest)
     (connections,) = values_of(given.inbox, _CONNECTIONS, _Connections)
     rest = explain_rest(map(KeyedRecord._make, chain.from_iterable(of_topics)), connections)
-    yield from write_tables(_all(rest.tables), shared.output)
+    yield from write_tables(each_part(rest.tables), shared.output)
     yield from dropped_rows(rest.dropped)
 
 

@@ -8,10 +8,10 @@ different file. A file without a packet has no place in the order yet, and waits
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -21,9 +21,8 @@ from wireyard.captures.live.state import StateError
 from wireyard.captures.records import NO_TIME
 from wireyard.errors import SourceError
 from wireyard.streams.mapped import map_bytes
-from wireyard.streams.source import reading
+from wireyard.streams.source import edges_crc32, reading
 
-_EDGE_BYTES: Final = 64 << 10
 _MAGIC_BYTES: Final = 4
 _HEAD_BYTES: Final = 64 << 10
 
@@ -201,7 +200,7 @@ class GrowingFiles:
 
     def edges_crc32(self, stop: int) -> int:
         """Return the checksum of both ends of the current file's first `stop` bytes."""
-        return _edges_crc32(self._descriptor, stop)
+        return edges_crc32(partial(os.pread, self._descriptor), stop)
 
     # --- stamps and states --------------------------------------------------------------------
 
@@ -217,7 +216,7 @@ class GrowingFiles:
         empty = list(self.without_packets.values())
         for each in empty:
             with open(each.path, "rb") as file:
-                each.edges_crc32 = _edges_crc32(file.fileno(), each.size)
+                each.edges_crc32 = edges_crc32(partial(os.pread, file.fileno()), each.size)
         there = [each for each in [*self._done, *empty] if _is_there(each)]
         files = sorted([*there, current], key=attrgetter("path"))
         return {"files": [each.stamp() for each in files]}
@@ -284,12 +283,6 @@ def _begun_ns(path: str) -> int | None:
         if len(records):
             return int(records.times_ns[0])
     return None
-
-
-def _edges_crc32(descriptor: int, stop: int) -> int:
-    crc32 = zlib.crc32(os.pread(descriptor, min(_EDGE_BYTES, stop), 0))
-    start = max(stop - _EDGE_BYTES, 0)
-    return zlib.crc32(os.pread(descriptor, stop - start, start), crc32)
 
 
 def _is_there(file: _File) -> bool:

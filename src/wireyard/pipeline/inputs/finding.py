@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import zlib
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from wireyard.captures.inputs import begins_store, name_the_format, shown_format
-from wireyard.captures.signatures import is_capture
+from wireyard.captures.signatures import SNIFFED_BYTES, is_capture
 from wireyard.errors import SourceError, UnknownFormat, UsageError
 from wireyard.formats import get_format
 from wireyard.pipeline.inputs.listing import (
@@ -27,11 +26,9 @@ from wireyard.pipeline.inputs.listing import (
     list_files,
 )
 from wireyard.pipeline.inputs.options import Options
-from wireyard.streams.source import filesystem, open_source, reading
+from wireyard.streams.source import edges_crc32, filesystem, open_source, reading
 from wireyard.streams.urls import shown_url
 
-_SNIFFED_BYTES = 1 << 16
-_EDGE_BYTES = 64 << 10
 _READ_BYTES = 1 << 20
 _UNKNOWN = "begins like no format"
 _SHOWN_BYTES = 4
@@ -286,7 +283,7 @@ def _examine(file: FoundFile, named: str | None, by_content: bool) -> FoundInput
     changed_ns = None if "://" in file.path else _changed_ns(file.path)
     _, opened, known_size = open_source(file.path)
     with opened, reading(file.path):
-        head = opened.peek(_SNIFFED_BYTES)
+        head = opened.peek(SNIFFED_BYTES)
     stamp = _stamp(file, by_content)
     if is_capture(head):
         compressed = known_size is None
@@ -316,9 +313,7 @@ def _changed_ns(path: str) -> int | None:
 def _stamp(file: FoundFile, by_content: bool) -> dict[str, Any]:
     system, inner = filesystem(file.path)
     with reading(file.path), system.open_input_file(inner) as opened:
-        edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)))
-        opened.seek(max(file.size - _EDGE_BYTES, 0))
-        edges = zlib.crc32(opened.read(min(_EDGE_BYTES, file.size)), edges)
+        edges = edges_crc32(opened.read_at, file.size)
         modified_ns = system.get_file_info(inner).mtime_ns
         stamp = {"size": file.size, "modified_ns": modified_ns, "edges_crc32": edges}
         if isinstance(system, fs.LocalFileSystem):
