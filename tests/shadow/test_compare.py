@@ -250,6 +250,26 @@ def test_the_command(sound: Path, tmp_path: Path) -> None:
     assert "There is no difference." in page.read_text()
 
 
+def test_clients_of_one_side_are_named(sound: Path, tmp_path: Path) -> None:
+    paths = tmp_path / "a.pcapng", tmp_path / "b.pcapng"
+    for path, names in zip(paths, (("till", *"abcdef"), ("till", "g")), strict=True):
+        scenario = Scenario(path)
+        for name in names:
+            scenario.connect(name)
+        scenario.end(*names)
+    done = CliRunner().invoke(main, ["shadow", *map(str, paths)])
+    assert done.stdout.splitlines() == [
+        f"A  {paths[0]}", "   has alone, so they are not compared: a, b, c, d, e, and 1 other",
+        f"B  {paths[1]}", "   has alone, so they are not compared: g", "", "no difference",
+    ]  # fmt: skip
+    other = tmp_path / "other.pcapng"
+    scenario = Scenario(other)
+    scenario.connect("alone")
+    scenario.end("alone")
+    done = CliRunner().invoke(main, ["shadow", str(sound), str(other)])
+    assert done.exit_code == 2 and done.stderr.endswith("have no client in common\n")
+
+
 def test_names_of_files_move_no_cursor(sound: Path, tmp_path: Path) -> None:
     other = recorded(tmp_path / "b\x1b[2J\n.pcapng", lost(4))
     done = CliRunner().invoke(main, ["shadow", str(sound), str(other)])

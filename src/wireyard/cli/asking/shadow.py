@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from functools import partial
+from operator import itemgetter
 from pathlib import PurePath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 _CLASSES = (18, -7, -7, -7, -7, -24)
 _MOST_SHOWN = 10
+_MOST_NAMED = 5
+_CLIENTS = "SELECT DISTINCT consumer FROM clients WHERE consumer IS NOT NULL"
 
 
 @click.command(
@@ -101,13 +104,17 @@ def command(
             names, titles = (*inputs, *names), (*inputs, f"a replay to {to}")
         tables = [stack.enter_context(opened_tables([name], **how)) for name in names]
         found = differences(tables[0], tables[1], renaming)
+        clients = [{*map(itemgetter("consumer"), each.rows(_CLIENTS))} for each in tables[:2]]
+        if clients[0].isdisjoint(clients[1]):
+            raise UsageError(f"{titles[0]} and {titles[1]} have no client in common")
         if to is not None:
             again = differences(tables[0 if own else 1], tables[2], renaming if own else AS_IS)
             noise = Counter(each.difference for each in again)
         if write is not None:
             _write_page(write, found, noise, titles, tables)
         if out == "text":
-            for line in _text(found, noise, limit, titles, tables):
+            alone = clients[0] - clients[1], clients[1] - clients[0]
+            for line in _text(found, noise, limit, titles, tables, alone):
                 exits.say(line)
         else:
             with open_output(None, binary=False) as file:
@@ -170,10 +177,16 @@ def _text(
     limit: int,
     titles: Sequence[str],
     sides: Sequence[Tables],
+    alone: Sequence[Set[str]],
 ) -> Iterator[str]:
-    for side, title, tables in zip("AB", titles, sides, strict=False):
+    for side, title, tables, clients in zip("AB", titles, sides, alone, strict=False):
         yield f"{side}  {title}"
         yield from head_of(tables)
+        if clients:
+            some = [shown(each) for each in sorted(clients)[:_MOST_NAMED]]
+            if more := len(clients) - len(some):
+                some.append(f"and {more:,} other{'s' * (more > 1)}")
+            yield from wrapped(f"has alone, so they are not compared: {', '.join(some)}", 3)
     yield ""
     yield from _summary(found, noise)
     for each in found[:limit]:
