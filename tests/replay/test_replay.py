@@ -25,7 +25,7 @@ from tests.tap.sockets import run, serving
 from wireyard import mqtt
 from wireyard.answers import open_tables
 from wireyard.broker.access import Access, hash_password, read_users
-from wireyard.broker.recording import Recording
+from wireyard.broker.recording import Recording, record_into
 from wireyard.broker.settings import Settings
 from wireyard.captures.inputs import open_input
 from wireyard.cli import main
@@ -456,6 +456,30 @@ def test_mistakes_are_one_line_before_anything_is_sent(
     done = replayed("a.pcapng", *arguments)
     assert done.exit_code == status
     assert said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_of_the_proxy_again(tmp_path: Path) -> None:
+    """Its files are one capture: a connection goes on in the next one."""
+    folder, moment = tmp_path / "record", iter(range(1_700_000_000_000_000_000, 1 << 62, 1_000_000))
+    recording = record_into(folder, "tap", moment.__next__, lambda line: None, max_bytes=400)
+    tape = recording.open(("10.0.0.2", 40000), SERVER)
+    tape.write(True, encode(mqtt.Connect(client_id="till", version_in_force=5)))
+    tape.write(False, encode(mqtt.ConnAck(version_in_force=5)))
+    for number in range(10):
+        publish = mqtt.Publish(topic="a", payload=b"%d" % number, version_in_force=5)
+        tape.write(True, encode(publish))
+    tape.write(True, encode(mqtt.PingReq()) + b"\xc1\0")
+    tape.write(True, encode(mqtt.Disconnect(version_in_force=5)))
+    tape.close(by_client=True)
+    recording.close()
+    assert len([*folder.iterdir()]) > 1
+    done, record = replayed_to_own(folder, tmp_path / "again", "--speed", "max")
+    assert done.exit_code == 1
+    assert "1 packets that are malformed or not whole are left out" in done.stderr
+    sent = [step[0] for step in intents(record)["till"]]
+    assert [one.payload for one in sent if isinstance(one, mqtt.Publish)] == [
+        b"%d" % number for number in range(10)
+    ]
 
 
 def test_what_cannot_be_replayed_is_said(tmp_path: Path) -> None:

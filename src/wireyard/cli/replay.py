@@ -155,15 +155,18 @@ def _read(
     from wireyard.replay.script import read_lake_script, read_script
 
     is_jmq = protocol is None and to.startswith(("mq://", "mqs://"))
+    is_folder = os.path.isdir(file) and not is_lake(file)
     with ExitStack() as stack:
-        if not (is_jmq or protocol == "mqtt" or is_lake(file)):
+        if not (is_jmq or protocol == "mqtt" or is_folder or is_lake(file)):
             source = open_input(file, decode_as=decode_as, keylog=keylog)
             stack.callback(source.close)
             formats = {format.name for format, _ in source.readables}
             if protocol or not source.captured or "jmq" not in formats or "mqtt" in formats:
                 return _as(protocol, read_script(source, renaming))
             is_jmq = True
-        tables = stack.enter_context(open_tables([file], decode_as=decode_as, keylog=keylog))
+        tables = stack.enter_context(
+            open_tables([file], decode_as=decode_as, keylog=keylog, rotated=is_folder)
+        )
         if protocol == "mqtt":
             script = read_migration(tables, file, renaming)
         elif is_jmq or not (protocol or tables.rows("SELECT 1 FROM packets_mqtt LIMIT 1")):

@@ -51,6 +51,7 @@ from wireyard.replay.script import (
     broker_port,
     ends_of,
     lake_rows,
+    left_out,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def read_jmq_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> Sc
     script = script_of(*recorded_rows(tables, name, renaming))
     if not script.steps:
         raise UsageError(f"{name}: has no JMQ connection with its HELLO")
+    script.notes += left_out(tables, "jmq")
     return script
 
 

@@ -60,6 +60,10 @@ SELECT * FROM packets_{format}
 WHERE status = 'ok' AND captured_ns IS NOT NULL AND frame IS NOT NULL AND stream IS NOT NULL
 ORDER BY captured_ns, frame, stream, "offset"
 """
+_UNREADABLE: Final = """
+SELECT stream, count(*) AS n FROM packets_{format} WHERE status <> 'ok'
+  AND stream IN (SELECT client || '>' || server FROM sessions) GROUP BY stream ORDER BY stream
+"""
 _ENDS: Final = """
 SELECT client || '>' || server AS stream, closed_ns, closed_frame,
   ended_by <> 'server' AS by_client, ended_by = 'dropped' AS is_reset
@@ -340,7 +344,7 @@ def read_lake_script(tables: Tables, name: str, renaming: Renaming = AS_IS) -> S
     for row in ends_of(tables, "mqtt"):
         ends[row["stream"]] = "rst" if row["is_reset"] else "fin"
         rows.append(_Row(row["closed_ns"], row["closed_frame"], row["stream"], None))
-    return _read(Script(), rows, ends, name)
+    return _read(Script(notes=left_out(tables, "mqtt")), rows, ends, name)
 
 
 def lake_rows(tables: Tables, name: str, format: str) -> list[dict[str, Any]]:
@@ -351,6 +355,14 @@ def lake_rows(tables: Tables, name: str, format: str) -> list[dict[str, Any]]:
     if shared := tables.rows(_SHARED_STREAMS.format(format=format)):
         raise UsageError(f"{name}: {shared[0]['stream']} is in several inputs; replay one of them")
     return tables.rows(_PACKETS.format(format=format))
+
+
+def left_out(tables: Tables, format: str) -> list[str]:
+    """Return a line for each client with bytes that are no packets: tables do not have them."""
+    return [
+        f"{row['stream']}: {row['n']} packets that are malformed or not whole are left out"
+        for row in tables.rows(_UNREADABLE.format(format=format))
+    ]
 
 
 def broker_port(stream: str) -> int:
