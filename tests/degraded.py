@@ -325,6 +325,7 @@ def main() -> None:
     parser.add_argument("captures", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="that of the first round")
+    parser.add_argument("--slices", type=int, default=1, help="topics and clients to slice by")
     parser.add_argument("--keylog", action="append", default=[], help="secrets of TLS connections")
     parser.add_argument(
         "--show", type=int, default=3, help="contradictions to show of each capture"
@@ -333,7 +334,7 @@ def main() -> None:
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for path in options.captures:
         for seed in range(options.seed, options.seed + options.rounds):
-            for kind, wrong, of, kept in judge(path, seed, keylog=options.keylog):
+            for kind, wrong, of, kept in judge(path, seed, options.slices, options.keylog):
                 counts[kind].update(captures=1, wrong=int(bool(wrong)), of=of, kept=kept)
                 for text in wrong[: options.show]:
                     print(f"{path.name}, seed {seed}, {kind}: {text}", flush=True)
