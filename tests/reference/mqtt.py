@@ -2039,7 +2039,9 @@ class Deliveries:
         taken = {each.at: place for place, one in enumerate(expected) for each in one.attempts}
         partners = [
             {*found, taken.get(attempt.at)}
-            for attempt, found in zip(attempts, self._partners(sent, attempts, other), strict=True)
+            for attempt, found in zip(
+                attempts, self._partners(sent, attempts, other, True), strict=True
+            )
         ]
         unsure = [one for one, found in zip(attempts, partners, strict=True) if len(found) > 1]
         self.unsure += unsure
@@ -2052,11 +2054,15 @@ class Deliveries:
         return [one for one in rest if one not in unsure]
 
     def _partners(
-        self, sent: list[tuple[At, int]], attempts: list[Attempt], other: At | None = None
+        self,
+        sent: list[tuple[At, int]],
+        attempts: list[Attempt],
+        other: At | None,
+        is_expected: bool,
     ) -> list[set[int | None]]:
         """Return the partners of attempts; `other` is the first message that may be one too."""
         lost = self.of.facts.lost_messages[self.of.key]
-        if sent and attempts and self._is_sure(sent[0][0], attempts):
+        if sent and attempts and self._is_sure(sent[0][0], attempts, is_expected):
             lost = []
         sure = [
             each
@@ -2070,7 +2076,7 @@ class Deliveries:
         ]
         return [*_partners(sent, sure), *({None, *places} for places in before)]
 
-    def _is_sure(self, sent: At, attempts: list[Attempt]) -> bool:
+    def _is_sure(self, sent: At, attempts: list[Attempt], is_expected: bool) -> bool:
         """Return whether no other message may be the one that was delivered."""
         if len(self.messages) > 1 or len(attempts) > 1:
             return False
@@ -2080,9 +2086,12 @@ class Deliveries:
                 first < at.time and sent.time - _SOON_NS <= last
                 for first, last in facts.lost_messages[self.of.key]
             )
-            and any(
-                first < at.time + _SOON_NS and sent.time <= last
-                for first, last in facts.unseen[at.source, at.stream]
+            and (
+                not is_expected
+                or any(
+                    first < at.time + _SOON_NS and sent.time <= last
+                    for first, last in facts.unseen[at.source, at.stream]
+                )
             )
         )
 
@@ -2366,7 +2375,7 @@ class Deliveries:
         live = [one for one in rest if one.is_live and one.setter is None]
         for name in dict.fromkeys(one.client.name for one in live if one.client.name not in names):
             own = [one for one in live if one.client.name == name and one not in self.unsure]
-            for attempt, found in zip(own, self._partners(sent, own), strict=True):
+            for attempt, found in zip(own, self._partners(sent, own, None, False), strict=True):
                 messages = [self.messages[place] for place in found if place is not None]
                 if len(found) > 1:
                     self.open += messages

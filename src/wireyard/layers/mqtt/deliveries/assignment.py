@@ -209,7 +209,7 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
     ats = g.attempts[by_time, Delivered.AT].astype(np.int64)
     partners = np.full(len(by_time), NONE, np.int64)
     capacities = g.expected[order, Expected.CAPACITY].astype(np.int64)
-    of_runs = _with_lacking(g, g.expected[order, Expected.MESSAGE], by_time, runs)
+    of_runs = _with_lacking(g, g.expected[order, Expected.MESSAGE], by_time, runs, is_expected=True)
     kernels.find_partners(starts, capacities, ats, of_runs, np.empty_like(order), partners)
     entries, of_entry = _places(runs[:, 0], runs[:, 1])
     places, of_place = _places(runs[:, 2], runs[:, 3])
@@ -230,13 +230,14 @@ def _release_unsure(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) 
 
 
 def _with_lacking(
-    g: DeliveryGrids, messages: Ints | Int32s, attempts: Ints, runs: Grid32
+    g: DeliveryGrids, messages: Ints | Int32s, attempts: Ints, runs: Grid32, is_expected: bool
 ) -> Grid32:
     """Add the first attempt that may be of a message that is not among those of its run.
 
     That message was not captured, or is one that no captured subscription of the client accounts
     for. A payload that was sent once and delivered once is taken for one that is not sent again,
-    unless both another message and its own delivery may be in what was not captured.
+    unless both another message and its own delivery may be in what was not captured; to a client
+    that is not expected to get it, there need not be one.
     """
     first, last, start, stop = runs.T
     is_lacking = g.lost_until_ns[attempts] != NO_TIME
@@ -248,7 +249,8 @@ def _with_lacking(
     group = g.messages[message, Message.GROUP]
     is_once = g.first_messages[group + 1] - g.first_messages[group] == 1
     is_seen = g.lost_until_ns[attempt] < g.sent_ns[message] - SOON_NS
-    is_seen |= g.unseen_until_ns[attempt] < g.sent_ns[message]
+    if is_expected:
+        is_seen |= g.unseen_until_ns[attempt] < g.sent_ns[message]
     sure = is_pair[is_once & is_seen]
     behind[sure] = stop[sure]
     found: Grid32 = np.column_stack((runs, behind.astype(np.int32)))
@@ -376,7 +378,8 @@ def older_messages(g: DeliveryGrids) -> tuple[Ints, Ints]:
     groups = group[wanted[bounds[:-1]]]
     bounds_of = first_messages[groups], first_messages[groups + 1], bounds[:-1], bounds[1:]
     runs = np.stack(bounds_of, 1).astype(np.int32)
-    runs = _with_lacking(g, np.arange(len(g.messages)), left[wanted], runs)
+    every = np.arange(len(g.messages))
+    runs = _with_lacking(g, every, left[wanted], runs, is_expected=False)
     starts, copies = g.messages[:, [Message.START, Message.COPIES]].T.astype(np.int64)
     ats = attempts[left[wanted], Delivered.AT].astype(np.int64)
     partners = np.empty(len(wanted), np.int64)
