@@ -136,6 +136,7 @@ LINKS = {
     "juniper, hdlc": (181, bytes.fromhex("4d4743 01 0f00 0800") + V4),
     "wccp 1": (101, gre(0x883E, V4)),
     "wccp 2": (101, gre(0x883E, bytes.fromhex("00640000") + V4)),
+    "wccp 2 alternative": (101, gre(0x883E, bytes.fromhex("40640102") + V4)),
     "wlan in gre": (101, gre(0x8200, wlan() + SNAP + V4)),
     # Mirrors
     "erspan, type I": (101, gre(0x88BE, ethernet(V4))),

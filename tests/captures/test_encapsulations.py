@@ -46,6 +46,7 @@ OTHERWISE: Final = {
     "nflog, big": "reads lengths in the order of this machine",
     "extensions": "reads nothing behind a mobility header",
     "segmentation offload, 6": "believes the length of zero",
+    "wccp 2 alternative": "takes the redirect header for one of IPv4",
 }
 """What tshark does not see as we do, and why."""
 

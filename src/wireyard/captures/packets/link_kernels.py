@@ -171,7 +171,8 @@ def inside_tunnel(data: Bytes, kind: int, at: int, stop: int) -> tuple[int, int]
     if kind == Header.WCCP:  # version 2 has a redirect header, version 1 none
         if left < 1:
             return _CUT, at
-        return Header.IPV4, at + (0 if load_u8(data, at) >> 4 == 4 else 4)
+        # That of version 2 may begin with 0x40, which begins no IPv4 header.
+        return Header.IPV4, at + (0 if 0x45 <= load_u8(data, at) <= 0x4F else 4)
     if kind == Header.ETHERIP:  # version 3 (RFC 3378)
         if left < 2:
             return _CUT, at
