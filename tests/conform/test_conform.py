@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -137,3 +139,15 @@ def test_a_table_for_a_page_and_mistakes() -> None:
     ):
         done = conformed(*arguments)
         assert done.exit_code == status and len(done.stderr.splitlines()) == 1
+    with wireyard.broker() as broker:
+        done = conformed(broker.url, "--rule", "MQTT-9*")
+    assert done.exit_code == 2 and "no conversation is on a rule" in done.stderr
+
+
+@pytest.mark.peer
+def test_a_conversation_is_judged_alone_as_among_others() -> None:
+    """mosquitto sends one copy, at the lower QoS: that no other comes takes a second to know."""
+    if (program := shutil.which("mosquitto", path=f"{os.environ['PATH']}:/usr/sbin")) is None:
+        pytest.skip("mosquitto is not installed")
+    done = conformed(f"{program} -p {{port}}", "--rule", "MQTT-3.3.5*", "--out", "jsonl")
+    assert [row["failed_rule"] for row in rows_of(done)] == ["MQTT-3.3.5-1"]

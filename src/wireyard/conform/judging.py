@@ -22,7 +22,7 @@ from wireyard.client.address import Address
 from wireyard.conform.conversations import Conversation, conversations
 from wireyard.conform.rules import place_of, text_of
 from wireyard.conform.talk import Talk
-from wireyard.errors import SourceError
+from wireyard.errors import SourceError, UsageError
 from wireyard.formats.mqtt.control import ConnAck, Publish, Subscribe
 from wireyard.layers.mqtt.facts import VERDICTS
 from wireyard.replay.player import Played, run
@@ -103,7 +103,7 @@ def judge(address: Address, *, rules: str = "*", record: str | None = None) -> J
 
     `rules` is a pattern with the wildcards of a shell: only conversations on rules whose numbers
     match it take place. `record` is the folder in which what passes is written as a capture. A
-    `SourceError` is raised if the broker accepts no client.
+    `SourceError` is raised if the broker accepts no client, a `UsageError` if no rule matches.
     """
     lines: list[str] = []
     greetings = [_greeting(version) for version in (4, 5)]
@@ -116,6 +116,8 @@ def judge(address: Address, *, rules: str = "*", record: str | None = None) -> J
     if not versions:
         raise SourceError(f"{address}: accepts no client: {lines[0] if lines else 'no answer'}")
     made = [one for one in conversations(versions) if fnmatchcase(one.number, rules)]
+    if not made:
+        raise UsageError(f"no conversation is on a rule with the number {rules}")
     with TemporaryDirectory(prefix="wireyard-") as temporary:
         folder = record or temporary
         scripts = [each.talk.script for each in made]
