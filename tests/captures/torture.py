@@ -253,6 +253,10 @@ class Expected:
 
     That is before its bytes or before those of this one.
     """
+    acknowledged_in: int | None = None
+    """The VLAN of that acknowledgment."""
+    vlan: int | None = None
+    """That of the first segment of this stream."""
     answers: bool = False
     """Whether that is of the other side's opening, so that this one has begun there."""
     ignored: int = 0
@@ -262,7 +266,7 @@ class Expected:
         first, low = self.first_acknowledged, self.at if self.low is None else self.low
         if self.begun:
             self.start = 0
-        elif first is not None and low is not None and low >= first:
+        elif first is not None and low is not None and low >= first and self.is_confirmed:
             self.begun, self.start = self.answers, first
             self.end = low if self.end is None else self.end
         else:
@@ -273,6 +277,13 @@ class Expected:
         if self.acknowledged is not None and self.acknowledged > end:
             is_fin = other.finished or self.acknowledged == end + 1
             self.end = self.acknowledged - is_fin
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the other side has acknowledged another number too, or its opening."""
+        if self.answers or self.vlan != self.acknowledged_in:
+            return self.answers
+        return self.low is not None or self.acknowledged != self.first_acknowledged
 
     @property
     def size(self) -> int:
@@ -307,9 +318,10 @@ def model(segments: list[Segment], *, newest: bool = False) -> dict[str, Expecte
         elif stream.opened and stream.begun and not segment.position and other.acknowledged is None:
             other.first_acknowledged, other.answers = segment.acknowledged, True
         elif other.acknowledged is None and other.low is None and segment.connection in connections:
-            other.first_acknowledged = segment.acknowledged
+            other.first_acknowledged, other.acknowledged_in = segment.acknowledged, segment.vlan
         if segment.connection in connections:
             stream.seen = True
+            stream.vlan = segment.vlan if stream.at is None else stream.vlan
             stream.at = segment.position if stream.at is None else stream.at
             if segment.acknowledged is not None:
                 other.acknowledged = segment.acknowledged
@@ -338,6 +350,8 @@ def _take(stream: Expected, segment: Segment, frame: int, newest: bool) -> None:
         stream.end = stop if stream.end is None else max(stream.end, stop)
     if not size:
         return
+    if stream.low is None and not stream.is_confirmed:
+        stream.first_acknowledged = None
     stream.low = segment.position if stream.low is None else min(stream.low, segment.position)
     stream.high = max(stream.high or stop, stop)
     for at, byte in enumerate(segment.payload[: size - segment.cut], segment.position):

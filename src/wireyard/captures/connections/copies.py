@@ -379,7 +379,12 @@ def join(
             other, one = 2 * copy.number + (way ^ copy.turned), 2 * copy.of + way
             shift = shift_between(sides[one].tolist(), sides[other].tolist())
             targets[other], shifts[other] = one, shift or 0
+            is_apart = not sides[one, Side.STATE] & _KNOWN
             _join_sides(sides[one], sides[other], shift or 0)
+            for side in (one, one ^ 1):
+                # Each direction was captured apart: which of them came first is not known.
+                if is_apart and not sides[side, Side.STATE] & State.OPENING:
+                    sides[side, Side.FIRST_ACKNOWLEDGED] = NONE
         ours, theirs = connections[copy.of], connections[copy.number]
         ours[Connection.ENDED] |= theirs[Connection.ENDED]
         ours[Connection.LATEST_NS] = max(ours[Connection.LATEST_NS], theirs[Connection.LATEST_NS])

@@ -238,8 +238,8 @@ def stream_begins(sides: Grid) -> Ints:
     """Return the position at which the stream of each side begins.
 
     That is where it has begun, if the capture shows it, or else the first acknowledgment of the
-    other side, if it came before all bytes of this one: what is missing behind it was sent and not
-    captured. Otherwise it is the first captured byte.
+    other side, if that and a later one came before all bytes of this one: what is missing behind it
+    was sent and not captured. Otherwise it is the first captured byte.
     """
     begins = _first_acknowledged(sides)
     begins = np.where(begins == NOWHERE, sides[:, Side.LOW], begins)
@@ -264,9 +264,12 @@ def _first_acknowledged(sides: Grid) -> Ints:
 
     `NOWHERE` if bytes before it were captured, or nothing of the side.
     """
-    first = sides[np.arange(len(sides)) ^ 1, Side.FIRST_ACKNOWLEDGED]
+    others, states = np.arange(len(sides)) ^ 1, sides[:, Side.STATE]
+    first = sides[others, Side.FIRST_ACKNOWLEDGED]
     ahead = (sides[:, Side.BASE] + sides[:, Side.LOW] - first) % _SEQUENCE_NUMBERS
-    shown = (sides[:, Side.STATE] & (State.SEEN | State.DATA) != 0) & (first != NONE)
+    shown = (states & State.DATA != 0) | (first != sides[others, Side.ACKNOWLEDGED])
+    shown |= states[others] & State.OPENING != 0
+    shown &= (states & (State.SEEN | State.DATA) != 0) & (first != NONE)
     return np.where(shown & (ahead <= LATE), sides[:, Side.LOW] - ahead, NOWHERE)
 
 

@@ -74,8 +74,10 @@ class Side(IntEnum):
     CLOSING_ACKNOWLEDGED = 11
     """Number that the packet of `CLOSING_RECORD` acknowledges; `NONE` without one."""
     FIRST_ACKNOWLEDGED = 12
-    """Number in the first acknowledgment of this side, if it precedes all bytes of the other side,
-    or with `State.OPENING`; `NONE` without one."""
+    """Number in the first acknowledgment of this side; `NONE` without one.
+
+    Without `State.OPENING` only if it and another number were acknowledged before all bytes of the
+    other side: made captures may have any number in all packets."""
 
 
 class State(IntEnum):
@@ -319,6 +321,10 @@ def take_payload(
         first = state & State.DATA == 0
         if first or stop > int(sides[side, Side.HIGH]):
             sides[side, Side.HIGH_NS] = time_ns
+        if first and sides[side ^ 1, Side.STATE] & State.OPENING == 0:
+            number = int(sides[side ^ 1, Side.FIRST_ACKNOWLEDGED])
+            if number == int(sides[side ^ 1, Side.ACKNOWLEDGED]):
+                sides[side ^ 1, Side.FIRST_ACKNOWLEDGED] = NONE
         sides[side, Side.LOW] = position if first else min(int(sides[side, Side.LOW]), position)
         sides[side, Side.HIGH] = stop if first else max(int(sides[side, Side.HIGH]), stop)
         sides[side, Side.END] = max(int(sides[side, Side.END]), stop)
