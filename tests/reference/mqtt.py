@@ -1997,6 +1997,7 @@ class Deliveries:
     def assign(self) -> list[Attempt]:
         """Assign deliveries to those that are expected; return the others."""
         rest: list[Attempt] = []
+        runs: list[tuple[list[Expected], list[Attempt]]] = []
         kinds: dict[tuple[str, bool | None], list[Attempt]] = {}
         for attempt in self.attempts:
             retain = attempt.retain if attempt.is_live else None
@@ -2005,6 +2006,7 @@ class Deliveries:
             own = [one for one in self.expected if not one.matching[0].group]
             own = [one for one in own if (one.served_as, one.retain) == (name, retain)]
             rest += self._pair(own, of_kind)
+            runs.append((own, of_kind))
         # M-55
         groups = [one for one in self.expected if one.matching[0].group]
         for group in dict.fromkeys(one.served_as for one in groups):
@@ -2013,8 +2015,10 @@ class Deliveries:
             theirs = [one for one in rest if one.client.name in members]
             theirs.sort(key=lambda one: one.at)
             rest = [one for one in rest if one.client.name not in members]
-            rest += self._pair(own, theirs)
-        rest = self._pair_other_flags(rest)
+            rest += self._pair_left(own, theirs, self._pair(own, theirs))
+        for of_run in runs:
+            rest = self._pair_left(*of_run, rest)
+        rest = self._pair_other_flags(sorted(rest, key=_time))
         rest = [one for one in rest if not self._is_live_with_retain(one)]
         return [one for one in self.attempts if one in rest or one in self.unsure]
 
@@ -2023,12 +2027,6 @@ class Deliveries:
         """Assign deliveries; return those that no message may account for."""
         rest = _assign(expected, attempts)
         if not self.has_older:
-            if _are_early(rest, expected):
-                rest = self._pair_early(expected, attempts)
-            if len(expected) == len(attempts) == 1 and not expected[0].attempts:
-                first, start = expected[0], expected[0].message.start
-                first.is_unsure = any(_is_early(start, one.at, _APART_NS) for one in rest)
-                self.open += [first.message] * first.is_unsure
             return rest
         sent = [(one.message.start, one.capacity) for one in expected]
         own = [one.message for one in expected]
@@ -2087,7 +2085,7 @@ class Deliveries:
                 for first, last in facts.lost_messages[self.of.key]
             )
             and (
-                not is_expected
+                not (is_expected or at.time - sent.time < _SOON_NS)
                 or any(
                     first < at.time + _SOON_NS and sent.time <= last
                     for first, last in facts.unseen[at.source, at.stream]
@@ -2096,6 +2094,24 @@ class Deliveries:
         )
 
     # C-29
+    def _pair_left(
+        self, expected: list[Expected], attempts: list[Attempt], rest: list[Attempt]
+    ) -> list[Attempt]:
+        """Assign deliveries that are a little before their messages; return those that are left."""
+        taken = [each for one in expected for each in one.attempts]
+        own = [one for one in attempts if one in rest or one in taken]
+        left = [one for one in own if one in rest]
+        if self.has_older:
+            return rest
+        others = [one for one in rest if one not in own]
+        if _are_early(left, expected):
+            left = self._pair_early(expected, own)
+        if len(expected) == len(own) == 1 and not expected[0].attempts:
+            first, start = expected[0], expected[0].message.start
+            first.is_unsure = any(_is_early(start, one.at, _APART_NS) for one in left)
+            self.open += [first.message] * first.is_unsure
+        return [*others, *left]
+
     @staticmethod
     def _pair_early(expected: list[Expected], attempts: list[Attempt]) -> list[Attempt]:
         for one in expected:

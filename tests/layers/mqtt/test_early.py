@@ -70,6 +70,23 @@ def test_a_second_delivery_is_not_of_the_next_message() -> None:
     assert verdicts_of(capture) == ["delivered", "duplicate", "delivered"]
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_delivery_to_a_group_is_not_of_the_next_message(version: int) -> None:
+    """A member has a subscription of its own too, so each of two equal messages comes twice."""
+    capture = Capture(version)
+    capture.connect("sub")
+    capture.subscribe("sub", "$share/g/t/#", qos=1)
+    capture.subscribe("sub", "t/#", qos=0)
+    capture.connect("pub")
+    for qos in (1, 0):
+        capture.message("pub", "t/1", b"ON", qos)
+        for granted in (1, 0):
+            capture.hand("sub", "t/1", b"ON", min(qos, granted), 1)
+    rows = deliveries_of(capture)
+    assert [row["verdict"] for row in rows] == ["delivered"] * 4
+    assert sorted(row["delivered_frame"] - row["sent_frame"] for row in rows) == [1, 2, 2, 4]
+
+
 def test_the_end_of_a_stream_comes_behind_all_its_packets() -> None:
     """The frame with DISCONNECT and FIN was captured before the one with the acknowledgement."""
     capture = pair(qos=1)

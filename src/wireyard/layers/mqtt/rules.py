@@ -344,7 +344,8 @@ _TABLE: Final = (
      " before the message to the delivery, in which another one was sent, and one of the"
      " delivery's stream, from the message to 10 ms behind the delivery, in which its own"
      " delivery was; before the first packet of the stream is such a span. To a client without a"
-     " subscription that matches there need not be a delivery: then the first span is enough."),
+     " subscription that matches there need not be a delivery: then the first span is enough, if"
+     " the one that was captured came 10 ms later or more."),
     ("C-29", "", "",
      "A delivery is behind its message. Where one has no message, and an equal one follows a"
      " moment later, packets were captured out of order. Times are those of the order of the"

@@ -35,9 +35,11 @@ def assign_all(g: DeliveryGrids) -> None:
     count = int(max(recipient.max(initial=0), of_attempt.max(initial=0))) + 1
     keys, order = _by_key(g.entry_groups[own], recipient, g.groups, count)
     attempt_keys, by_time = _by_key(attempts[live, Delivered.GROUP], of_attempt, g.groups, count)
-    _assign_keyed(g, keys, own[order], attempt_keys, live[by_time])
+    entries, by_time = own[order], live[by_time]
+    runs = _assign_keyed(g, keys, entries, attempt_keys, by_time)
     if g.is_shared.any():
         _assign_shared(g)
+    _assign_left(g, entries, by_time, runs)
     if g.messages[:, Message.RETAIN].any():
         _assign_other_flags(g, own)
     kernels.number_attempts(expected, attempts, g.assigned, g.ordinals)
@@ -130,14 +132,19 @@ def _assign_shared(g: DeliveryGrids) -> None:
             rest = start + np.flatnonzero(is_left)
             members = np.concatenate([g.subs[g.subs_of(one), Subscription.NAME] for one in entries])
             rest = rest[np.isin(g.attempts[rest, Delivered.NAME], members)]
-            same = (np.zeros(len(one), np.int64) for one in (entries, rest))
-            _assign_keyed(g, next(same), np.array(entries, np.int64), next(same), rest)
+            order = np.array(entries, np.int64)
+            same = (np.zeros(len(one), np.int64) for one in (order, rest))
+            runs = _assign_keyed(g, next(same), order, next(same), rest)
+            _assign_left(g, order, rest, runs)
 
 
 def _assign_keyed(
     g: DeliveryGrids, keys: Ints, order: Ints, attempt_keys: Ints, by_time: Ints
-) -> None:
-    """Assign attempts to expected deliveries with the same ascending keys: `kernels.assign`."""
+) -> Grid32:
+    """Assign attempts to expected deliveries with the same ascending keys: `kernels.assign`.
+
+    Return the runs of which all packets were captured.
+    """
     runs = np.empty((min(len(order), len(by_time)), 4), np.int32)
     runs = runs[: kernels.find_runs(keys, attempt_keys, runs)]
     _assign_runs(g, order, by_time, runs)
@@ -145,12 +152,20 @@ def _assign_keyed(
     has_older = g.messages[first, Message.HAS_OLDER] == 1
     if has_older.any():
         _release_unsure(g, order, by_time, runs[has_older])
+    whole: Grid32 = runs[~has_older]
+    return whole
+
+
+def _assign_left(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
+    """Assign attempts that have no message, nor one of a group, to those a little behind them."""
     left = np.concatenate(([0], np.cumsum(g.assigned[by_time] == NONE)))
-    has_left = left[runs[:, 3]] > left[runs[:, 2]]
-    for first, last, start, stop in runs[has_left & ~has_older].tolist():
-        _assign_early(g, order[first:last], by_time[start:stop])
-        if last - first == stop - start == 1:
-            _leave_open(g, int(order[first]), int(by_time[start]))
+    for first, last, start, stop in runs[left[runs[:, 3]] > left[runs[:, 2]]].tolist():
+        entries, attempts = order[first:last], by_time[start:stop]
+        taken = g.assigned[attempts]
+        attempts = attempts[(taken == NONE) | np.isin(taken, entries)]
+        _assign_early(g, entries, attempts)
+        if len(entries) == len(attempts) == 1:
+            _leave_open(g, int(entries[0]), int(attempts[0]))
 
 
 def _assign_runs(g: DeliveryGrids, order: Ints, by_time: Ints, runs: Grid32) -> None:
@@ -237,7 +252,7 @@ def _with_lacking(
     That message was not captured, or is one that no captured subscription of the client accounts
     for. A payload that was sent once and delivered once is taken for one that is not sent again,
     unless both another message and its own delivery may be in what was not captured; to a client
-    that is not expected to get it, there need not be one.
+    that is not expected to get it, there need not be one if this one comes late.
     """
     first, last, start, stop = runs.T
     is_lacking = g.lost_until_ns[attempts] != NO_TIME
@@ -249,8 +264,8 @@ def _with_lacking(
     group = g.messages[message, Message.GROUP]
     is_once = g.first_messages[group + 1] - g.first_messages[group] == 1
     is_seen = g.lost_until_ns[attempt] < g.sent_ns[message] - SOON_NS
-    if is_expected:
-        is_seen |= g.unseen_until_ns[attempt] < g.sent_ns[message]
+    is_own = is_expected | (g.at_ns[attempt] - g.sent_ns[message] < SOON_NS)
+    is_seen |= is_own & (g.unseen_until_ns[attempt] < g.sent_ns[message])
     sure = is_pair[is_once & is_seen]
     behind[sure] = stop[sure]
     found: Grid32 = np.column_stack((runs, behind.astype(np.int32)))
