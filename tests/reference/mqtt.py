@@ -1823,7 +1823,8 @@ class Retained:
         attempt.is_extra = self.got[attempt.client.name, attempt.payload] > most
         # A subscription from before the message may have been granted after it.
         newer = [one for one in own if setter is None or setter.sent < one.granted]
-        if not newer or any(one.group for one in newer):
+        may_be_live = setter is None and any(one.retain_as_published for one in newer)
+        if not newer or may_be_live or any(one.group for one in newer):
             return
         wanted = [one for one in newer if one.gets_values]
         if not wanted:

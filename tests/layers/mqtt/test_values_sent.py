@@ -169,6 +169,17 @@ def test_later_clients_need_not_get_an_empty_value_of_1999() -> None:
     assert tables_of(capture)["violations"] == []
 
 
+@pytest.mark.parametrize(("as_published", "rules"), [(0, ["MQTT-3.3.1-11"]), (8, [])])
+def test_a_message_of_a_publisher_that_is_not_captured_may_be_forwarded(
+    as_published: int, rules: list[str]
+) -> None:
+    capture = Capture(5)
+    capture.connect("sub")
+    capture.subscribe("sub", "t/#", qos=1, options=2 * RETAIN_HANDLING | as_published)
+    send(capture, b"1")
+    assert found_in(capture)[0] == rules
+
+
 @pytest.mark.parametrize(
     ("handling", "rules"), [(0, []), (1, ["MQTT-3.3.1-10"]), (2, ["MQTT-3.3.1-11"] * 2)]
 )

@@ -229,7 +229,8 @@ class InitialValues:
         attempt.is_extra = self._delivered[name, attempt.content] > most
         # A subscription from before the message may have been granted after it.
         newer = [one for one in own if setter is None or setter.change.sent < one.granted]
-        if not newer or any(one.group for one in newer):
+        may_be_live = setter is None and any(one.retain_as_published for one in newer)
+        if not newer or may_be_live or any(one.group for one in newer):
             return
         last, wanted = newer[-1], [one for one in newer if one.gets_values]
         key = None if setter is None else setter.change.sent.key
