@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from wireyard.broker.reading import Reading
 from wireyard.broker.recording import Tape
 from wireyard.endpoints import WebSocket
 from wireyard.endpoints.codes import PROTOCOL_ERROR
@@ -19,13 +20,14 @@ _MAX_UNREAD_BYTES: Final = 64 << 10
 _NOWHERE: Final = ("127.0.0.1", 0)
 
 
-class Connection(asyncio.Protocol):
+class Connection(Reading):
     """A socket, and the link of the core that reads from it and writes to it.
 
     MQTT begins with CONNECT; a connection that begins with a request of HTTP is a WebSocket.
     """
 
     def __init__(self, server: Server, port: Port) -> None:
+        super().__init__(server.room)
         self._server, self.port = server, port
         self._link: Any = None
         self._is_paused = False

@@ -25,6 +25,7 @@ from wireyard.broker.half import Half
 from wireyard.broker.jmq import persistence as jmq_persistence
 from wireyard.broker.jmq.core import JmqCore
 from wireyard.broker.persistence import TABLES
+from wireyard.broker.reading import read_room
 from wireyard.broker.recording import Address, Recording, record_into, shown_address
 from wireyard.broker.settings import Settings
 from wireyard.broker.store import Store
@@ -80,6 +81,8 @@ class Server:
         """Set when it has to stop: by its caller, or because the store cannot be written."""
         self.recording: Recording | None = None
         self.tls = tls
+        self.room = read_room()
+        """What its sockets are read into."""
         self._asked = (bind, port), None if jmq is None else (bind, jmq)
         self._record = None if record is None else Path(record)
         self._store = None if store is None else Path(store)

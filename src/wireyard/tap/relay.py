@@ -16,9 +16,10 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
+from wireyard.broker.reading import Reading, read_room
 from wireyard.broker.recording import Address, Tape
 from wireyard.errors import DecodeError
 from wireyard.tap.faults import Faults, Names, Rule, Step
@@ -34,7 +35,6 @@ from wireyard.tap.packets import (
 
 MAX_UNSENT_BYTES: Final = 256 << 10
 """Bytes for one side, from which on nothing more is read from the other."""
-_MAX_READ_BYTES: Final = 256 << 10
 _MAX_FAULTED_BYTES: Final = 10 << 20
 """Largest packet that a rule applies to: it is held until it is whole."""
 _MAX_OBSERVED_BYTES: Final = 64 << 10
@@ -75,6 +75,7 @@ class Passing:
     """Is called when a client has connected."""
     ended: Callable[[Connection], None]
     """Is called when both sockets of a connection are closed."""
+    room: memoryview = field(default_factory=read_room)
 
 
 class Connection:
@@ -115,15 +116,13 @@ class Connection:
             self.passing.ended(self)
 
 
-class Side(asyncio.BufferedProtocol):
+class Side(Reading):
     """One socket of a connection, and what arrives on it for the other."""
 
     other: Side
-    _room: Final = memoryview(bytearray(_MAX_READ_BYTES))
-    """What was read last, of all sockets: a new object of this size for each read takes longer
-    than all else that is done with a packet."""
 
     def __init__(self, connection: Connection, is_client: bool) -> None:
+        super().__init__(connection.passing.room)
         self.is_client = is_client
         self.is_open = self.is_gone = False
         """Whether the socket was ever open, and whether it is closed again."""
@@ -228,13 +227,8 @@ class Side(asyncio.BufferedProtocol):
 
     # --- what arrives ---------------------------------------------------------------------
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes are read into."""
-        return self._room
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         """Pass bytes on."""
-        data = bytes(self._room[:nbytes])
         if self._answer is not None:
             answer = self._answer.add(data)
             if answer is None:
