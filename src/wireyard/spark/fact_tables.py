@@ -157,6 +157,7 @@ class _FactTables(Mapping[str, "DataFrame"]):
         from pyspark.storagelevel import StorageLevel
 
         division = division_of(self._facts.protocol)
+        assert division is not None  # formats with facts of their own are divided
         order = partial(_order, format=self._format, count_file=division.count_file)
         order_stage = Stage((_PACKETS, _STREAMS), _FILES, order)
         files = next_stage(self._placed, [order_stage], 1, _File, TOGETHER)

@@ -12,6 +12,7 @@ show. So the facts of some inputs can be made while those of others stay.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,11 +105,11 @@ def write_facts(
     tasks, large = list[list[Group]](), list[tuple[Division, Group]]()
     for facts in registered():
         groups = groups_of(facts, files, inputs, streams)
-        if not groups:
-            continue
-        division = division_of(facts.protocol)
-        most = division.most_here if runner.in_process else division.most_packets
-        large += [(division, group) for group in groups if group.packets > most]
+        division = division_of(facts.protocol) if groups else None
+        most = sys.maxsize
+        if division is not None:
+            most = division.most_here if runner.in_process else division.most_packets
+            large += [(division, group) for group in groups if group.packets > most]
         small = [group for group in groups if group.packets <= most]
         tasks += group_in_order(small, attrgetter("packets"), min(most, TASK_PACKETS))
     staged_facts.add(run_tasks(runner, tasks, partial(derive_groups, output=output)))

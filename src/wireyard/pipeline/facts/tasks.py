@@ -192,9 +192,12 @@ FILES: Final = "files"
 """The name under which packets of files are passed on, where no lake has them."""
 
 
-def division_of(protocol: str) -> Division:
-    """Return how the facts of a protocol are divided."""
-    found: Division = import_module(f"wireyard.pipeline.facts.{_DIVIDED[protocol]}").DIVISION
+def division_of(protocol: str) -> Division | None:
+    """Return how a protocol is divided; None if one task derives all, however many packets."""
+    name = _DIVIDED.get(protocol)
+    if name is None:
+        return None
+    found: Division = import_module(f"wireyard.pipeline.facts.{name}").DIVISION
     return found
 
 
