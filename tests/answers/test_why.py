@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.answers.talks import Talk, puback
 from tests.cli.results import notes_of
-from tests.formats.mqtt.make import packet
+from tests.formats.mqtt.make import connack, connect, packet
 from wireyard.answers import open_tables
 from wireyard.answers.symptoms import symptoms
 from wireyard.answers.tables import Row
@@ -142,6 +142,24 @@ def test_a_destination_or_a_client_narrows_it_down() -> None:
     both = [str(path), str(RECORDED / "mqtt-keep_alive_missed.pcap")]
     shown = CliRunner().invoke(main, ["why", *both, "silent"], prog_name="wireyard")
     assert "next: wireyard sql " + " ".join(both) in shown.output
+
+
+@pytest.mark.parametrize(("answered", "is_gone"), [(True, False), (False, False), (None, True)])
+def test_a_session_that_the_client_has_ended_itself_is_not_gone(
+    answered: bool | None, is_gone: bool, tmp_path: Path
+) -> None:
+    """A clean session came between, of which the CONNACK may be lost; None if none came."""
+    talk = Talk()
+    for at_ms, clean in ((0, False), (1000, True), (2000, False)):
+        port = 5000 + at_ms
+        if not clean or answered is not None:
+            talk.begin(at_ms, port)
+            talk.say(at_ms, port, connect(4, 2 if clean else 0, client="c"), up=True)
+            if not clean or answered:
+                talk.say(at_ms + 0.1, port, connack(4), up=False)
+            talk.end(at_ms + 500, port)
+    found = [one["symptom"] for one in findings(talk.write(tmp_path / "in.pcap"))]
+    assert ("session_expired" in found) == is_gone
 
 
 def many_topics(folder: Path) -> Path:

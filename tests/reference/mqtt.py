@@ -2163,13 +2163,13 @@ class Deliveries:
     # M-70
     def _is_live_with_retain(self, attempt: Attempt) -> bool:
         setter = attempt.setter
-        if attempt.is_live or attempt.may_be_live or (setter is None and self.has_older):
+        if attempt.is_live or attempt.may_be_live or attempt in self.unsure:
             return False
         missing = [
             one
             for one in self.expected
             if one.served_as == attempt.client.name
-            and not (one.attempts or one.matching[0].group)
+            and not (one.attempts or one.is_unsure or one.matching[0].group)
             and one.message.start < attempt.at
             and setter in (None, one.message)
         ]
@@ -2180,6 +2180,11 @@ class Deliveries:
         later = [sub for sub in self.of.matching(self.topic) if message.start < sub.asked]
         is_new = any(sub.client.name == one.served_as and sub.asked < attempt.at for sub in later)
         if is_new or not own:
+            return False
+        if setter is None and self.has_older:
+            one.is_unsure = attempt.may_be_live = True
+            self.unsure.append(attempt)
+            self.open.append(message)
             return False
         one.attempts.append(attempt)
         attempt.is_live = True
@@ -2347,11 +2352,11 @@ class Deliveries:
             is_old = accepted is not None and all(accepted < one.asked for one in own)
             if is_old and any(one.gets_values for one in own):
                 attempt.is_live = False
-                missing = _RULES["retained_missing"][0], name, message.sent.key
+                missing = _RULES["retained_missing"][0], message.sent.key
                 self.of.facts.violations = [
                     found
                     for found in self.of.facts.violations
-                    if (found[1], found[2].name, found[5]) != missing  # M-49
+                    if (found[1], found[5]) != missing or found[2].name != name  # M-49
                 ]
                 self.of.breaks("retained_unmarked", own[-1], at, message)
 

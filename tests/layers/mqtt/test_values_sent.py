@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.layers.mqtt.make import Capture, pair, tables_of
+from tests.layers.mqtt.test_lost import lose
 from wireyard.formats.mqtt import layout
 from wireyard.formats.mqtt.filters import Filter
 
@@ -426,3 +427,16 @@ def test_no_subscribe_waits_once_a_later_request_is_answered() -> None:
     _about_to_subscribe(capture)
     send(capture, b"x", 9, retain=False)
     assert found_in(capture)[0] == ["unsubscribed"]
+
+
+@pytest.mark.parametrize("lost", [(), (2,)])
+def test_what_may_be_forwarded_or_an_older_value_is_open(
+    lost: tuple[int, ...],
+) -> None:
+    """It deletes the value, and comes with RETAIN, as Retain As Published asks for."""
+    capture = stored(5, b"1")
+    capture.subscribe("sub", "t/#", qos=1, options=8 | 2 * RETAIN_HANDLING)
+    capture.message("pub", "t/1", b"", 1, 2, retain=True)
+    send(capture, b"")
+    lose(capture, *lost)
+    assert found_in(capture) == ([], [("delivered", None if lost else False)])

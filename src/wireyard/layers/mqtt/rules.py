@@ -191,7 +191,8 @@ _TABLE: Final = (
      " their RETAIN, as with No Local and Retain As Published."),
     ("M-70", "MQTT-3.3.1-9, MQTT-3.3.1-12", "retained_live",
      "One that came with it all the same, where nothing else was delivered, and no newer"
-     " subscription may be why, is the delivery."),
+     " subscription may be why, is the delivery. Where an older message may have set the value,"
+     " both are undecided."),
     ("M-71", "4.3", "",
      "Where a message, or its PUBREL, is sent again before it was acknowledged, each copy may be"
      " acknowledged."),

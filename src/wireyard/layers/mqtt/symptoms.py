@@ -126,16 +126,16 @@ FROM packets_mqtt WHERE packet_type = 1
 """
 _SESSION_EXPIRED: Final = f"""
 WITH logins AS (
-  SELECT s.*, p.clean_start, lag(p.persistent) OVER (
+  SELECT s.*, p.clean_start, lag(p.persistent AND s.status = 0) OVER (
       PARTITION BY s.source, s.server, s.client_id ORDER BY s.opened_ns) AS had_session
   FROM sessions s JOIN ({_PERSISTENT}) p USING (source, stream, "offset")
-  WHERE s.protocol = 'mqtt' AND s.status = 0
+  WHERE s.protocol = 'mqtt' AND coalesce(s.status = 0, true)
 )
 SELECT NULL AS destination, client_id AS client, count(*) AS count,
   arg_min(source, opened_ns) AS source, arg_min(opened_frame, opened_ns) AS frame,
   arg_min(stream, opened_ns) AS stream, arg_min("offset", opened_ns) AS "offset"
 FROM logins
-WHERE had_session AND NOT clean_start AND NOT resumed
+WHERE status = 0 AND had_session AND NOT clean_start AND NOT resumed
 GROUP BY 2
 """
 _RETAINED_UNREAD: Final = """

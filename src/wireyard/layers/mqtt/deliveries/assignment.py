@@ -318,8 +318,8 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
 
     A broker has to forward a message without RETAIN to a subscription that was there before. Where
     nothing else was delivered, and no newer subscription may be why, the one with RETAIN counts.
-    With Retain As Published that is right, and the subscription is -1. `matching` returns the
-    subscriptions that match a topic.
+    With Retain As Published that is right, and the subscription is -1. Where the value may be that
+    of an older message, both are open. `matching` returns the subscriptions that match a topic.
     """
     attempts, expected = g.attempts, g.expected
     is_open = (attempts[:, Delivered.IS_LIVE] == 0) & (attempts[:, Delivered.MAY_BE_LIVE] == 0)
@@ -328,7 +328,8 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
         return
     groups = g.entry_groups
     missing: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for entry in np.flatnonzero(~g.is_shared & (expected[:, Expected.DELIVERED] == 0)).tolist():
+    is_missing = ~g.is_shared & (expected[:, [Expected.DELIVERED, Expected.IS_UNSURE]] == 0).all(1)
+    for entry in np.flatnonzero(is_missing).tolist():
         missing[int(expected[entry, Expected.NAME]), int(groups[entry])].append(entry)
     for place in places.tolist():
         name, at, setter, group = attempts[place, _OF_RETAINED].tolist()
@@ -348,6 +349,10 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
         if not len(own) or ((2 * start < others) & (others < 2 * at)).any():
             continue
         missing[name, group].remove(entry)
+        if setter == NONE and g.messages[message, Message.HAS_OLDER]:
+            expected[entry, Expected.IS_UNSURE] = attempts[place, Delivered.MAY_BE_LIVE] = 1
+            g.is_unsure[place] = True
+            continue
         expected[entry, [Expected.DELIVERED, Expected.FIRST_AT]] = 1, at
         attempts[place, Delivered.IS_LIVE] = 1
         g.assigned[place] = entry
@@ -356,9 +361,7 @@ def assign_retained(g: DeliveryGrids, matching: Callable[[int], Ints]) -> Iterat
 
 def _may_be(message: Int32s, at: int, setter: int) -> bool:
     """Return whether a delivery with RETAIN may be of a message, given where its value was set."""
-    if setter != NONE:
-        return bool(message[Message.SENT] == setter and message[Message.START] < at)
-    return bool(message[Message.START] < at and not message[Message.HAS_OLDER])
+    return bool(setter in (NONE, message[Message.SENT]) and message[Message.START] < at)
 
 
 def older_messages(g: DeliveryGrids) -> tuple[Ints, Ints]:

@@ -487,6 +487,7 @@ class _Derivation:
             if sub != NONE:
                 message = g.expected[g.assigned[attempt], Expected.MESSAGE]
                 breaks("retained_live", sub, attempt, message)
+        of.delivered["may_be_live"][of.attempt_order] = g.attempts[:, Delivered.MAY_BE_LIVE]
         mark_served(g)
         first_messages = g.first_messages
         older_ones, open_ones = older_messages(g)
