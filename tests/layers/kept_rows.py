@@ -30,7 +30,7 @@ def derived_rows(
 ) -> dict[str, list[Row]]:
     """Return the rows that follow from all packets of an input, by table."""
     files = [
-        PacketFile.in_memory(number, name, some)
+        PacketFile.in_memory(number, name, [some])
         for number, (name, some) in enumerate(packets.items())
         if some.num_rows
     ]

@@ -125,7 +125,9 @@ def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMess
     timestamp, address, port, sequence = stamp
     flags = (FLAGS["P"] if message.qos else 0) | (FLAGS["Q"] if is_queue else 0)
     asked = None if reply_to is None else name_of(reply_to.removeprefix(QUEUES))
-    has_class = asked is not None and not asked.startswith(TEMPORARY)
+    asked_class = None
+    if asked is not None and not asked.startswith(TEMPORARY):
+        asked_class = DESTINATION_CLASSES[(reply_to or "").startswith(QUEUES)]
     packet = Packet(
         packet_type="TEXT_MESSAGE" if is_text else "BYTES_MESSAGE",
         destination=name,
@@ -139,9 +141,7 @@ def to_jms(message: Message, name: str, is_queue: bool, stamp: Stamp) -> JmsMess
         sequence=sequence,
         correlation_id=None if correlation is None else _text_of(correlation),
         reply_to=asked,
-        reply_to_class=DESTINATION_CLASSES[(reply_to or "").startswith(QUEUES)]
-        if has_class
-        else None,
+        reply_to_class=asked_class,
         message_type=given.get("content_type"),
         properties=user or None,
         body=body or None,

@@ -75,8 +75,7 @@ def open_output(
 
     `binary` output is not text, so a `UsageError` is raised if it would go to a terminal. `final`
     returns the name of a local file once it is complete; `path` if None. A `private` file is for
-    its owner alone. `CannotWrite` is raised if
-    the file at `path` cannot be written.
+    its owner alone. `CannotWrite` is raised if the file at `path` cannot be written.
     """
     if path in (None, "-"):
         if binary and sys.stdout.isatty():

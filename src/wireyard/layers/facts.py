@@ -52,11 +52,14 @@ class PacketFile(NamedTuple):
     """Name and schema of a table -> the table in the file's metadata; None if there is none."""
 
     @classmethod
-    def in_memory(cls, number: int, format: str, packets: pa.Table) -> PacketFile:
-        """Return packets in memory as a file."""
+    def in_memory(cls, number: int, format: str, tables: Sequence[pa.Table]) -> PacketFile:
+        """Return tables of packets in memory as a file."""
 
         def batches(columns: Sequence[str]) -> Iterable[pa.Table]:
-            return [packets.select([name for name in columns if name in packets.column_names])]
+            return (
+                table.select([name for name in columns if name in table.column_names])
+                for table in tables
+            )
 
         return cls(number, format, batches)
 

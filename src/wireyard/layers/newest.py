@@ -289,7 +289,7 @@ class NewestPackets:
             return []
         both = {name: with_gaps(table, self._gap_ns) for name, table in packets.items()}
         files = [
-            PacketFile.in_memory(number, name, table)
+            PacketFile.in_memory(number, name, [table])
             for number, (name, (table, _)) in enumerate(both.items())
         ]
         derived: dict[str, list[pa.Table]] = {}

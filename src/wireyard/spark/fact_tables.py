@@ -46,7 +46,7 @@ from wireyard.pipeline.exchange import (
 from wireyard.pipeline.facts.stage import merge_producers
 from wireyard.pipeline.facts.tasks import (
     FILES,
-    STREAM_COLUMNS,
+    STREAM_ROWS,
     TOGETHER,
     Counted,
     Divided,
@@ -75,7 +75,7 @@ _PACKETS, _STREAMS, _WAITS, _DELAYS, _COUNTS = (
 _TABLE: Final = "table "
 """Before the names of tables of facts: what stages pass on may have the same."""
 _ENDS: Final = tuple(
-    dict.fromkeys((*DIRECTION, *STREAM_COLUMNS, "transport", "bytes_read", "bytes_gap"))
+    dict.fromkeys((*DIRECTION, *STREAM_ROWS.names, "transport", "bytes_read", "bytes_gap"))
 )
 """Columns of the table of streams that are read."""
 _NEVER_NS: Final = int(np.iinfo(np.int64).max)
@@ -169,7 +169,7 @@ class _FactTables(Mapping[str, "DataFrame"]):
             tuple(sorted({source for each in found for source in each.packets})),
             sum(count for each in found for count in each.packets.values()),
             [each.counted for each in found if each.counted is not None],
-            pa.concat_tables(table.select(STREAM_COLUMNS) for table in shown),
+            pa.concat_tables(table.select(STREAM_ROWS.names) for table in shown),
         )
         has_delays = self._facts.shares_messages  # only JMS has
         plan = division.plan(divided, _Passing(has_delays))
@@ -263,20 +263,9 @@ def _order(given: PartInput, format: str, count_file: Any) -> Iterator[Blob | _F
     yield from pass_on(_STREAMS, [[streams]], given.part)
     counts = pc.value_counts(packets["source"]).to_pylist()
     of_source = {row["values"]: row["counts"] for row in counts}
-    file = _opened(given.part, format, [packets])
+    file = PacketFile.in_memory(given.part, format, [packets])
     counted = None if count_file is None else count_file(file, [*of_source])
     yield _File(of_source, streams, counted)
-
-
-def _opened(number: int, format: str, tables: Sequence[pa.Table]) -> PacketFile:
-    """Return packets as a file that is read by columns."""
-
-    def batches(names: Sequence[str]) -> Iterator[pa.Table]:
-        return (
-            table.select([name for name in names if name in table.column_names]) for table in tables
-        )
-
-    return PacketFile(number, format, batches)
 
 
 def _with_hidden(packets: pa.Table, streams: pa.Table) -> pa.Table:
@@ -326,7 +315,11 @@ class _PassedFiles(NamedTuple):
         tables = defaultdict[int, list[pa.Table]](list)
         for passed in inbox.get(FILES, ()):
             tables[passed.origin] += passed.tables
-        return (_opened(each, self.format, tables[each]) for each in numbers if each in tables)
+        return (
+            PacketFile.in_memory(each, self.format, tables[each])
+            for each in numbers
+            if each in tables
+        )
 
     def streams(self, number: int, columns: Sequence[str], inbox: Inbox) -> Iterator[pa.Table]:
         """Yield columns of the captured streams that belong to a file."""

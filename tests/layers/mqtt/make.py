@@ -209,7 +209,7 @@ def derived(
     rows: list[Row], streams: list[Row] | None = None
 ) -> tuple[dict[str, list[Row]], Counter[str]]:
     """Return the tables that follow from rows by columns, and what was dropped."""
-    packets = PacketFile.in_memory(0, "mqtt", table_of(rows))
+    packets = PacketFile.in_memory(0, "mqtt", [table_of(rows)])
     found = derive_files([packets], streams, {row["source"] for row in rows})
     tables: dict[str, list[Row]] = {}
     for name, part in found.tables:

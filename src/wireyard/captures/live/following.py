@@ -27,7 +27,6 @@ from wireyard.streams.window import Window
 if TYPE_CHECKING:
     from wireyard.captures.live.growing import GrowingCapture
 
-"""Bytes after which a bare stream without a known format is given up."""
 _INFLATED_BYTES: Final = 1 << 16
 _NO_CONSTANTS: Final[Mapping[str, str | int]] = {}
 _STANDARD_INPUT: Final = 0

@@ -76,7 +76,7 @@ def payload_text(row: Row) -> str | None:
 def nested_packets(view: View, context: int = 0) -> Sequence[Nested]:
     """Return the packets directly inside one whole packet; none if they cannot be located.
 
-    GMESSAGE_DATA has one JMQ packet after its consumers; changes of the configuration are
+    G_MESSAGE_DATA has one JMQ packet after its consumers; changes of the configuration are
     consecutive GPackets. They have the dialect of the outer packet.
     """
     row, error = read_row(view, context)

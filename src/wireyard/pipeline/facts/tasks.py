@@ -349,11 +349,15 @@ def write_tables(tables: Iterable[tuple[str, pa.Table]], output: Output) -> Outp
     yield from writer.close()
 
 
-STREAM_COLUMNS: Final = (
-    "source", "stream", "format", "opened", "begun", "paired", "sliced", "ended",
-    "ended_frame", "ended_ns", "last_ns",
-)  # fmt: skip
-STREAM_ROWS: Final = pa.schema([STREAMS.field(name) for name in STREAM_COLUMNS])
+STREAM_ROWS: Final = pa.schema(
+    [
+        STREAMS.field(name)
+        for name in (
+            *("source", "stream", "format", "opened", "begun", "paired", "sliced"),
+            *("ended", "ended_frame", "ended_ns", "last_ns"),
+        )
+    ]
+)
 """Columns of the table `streams` that facts follow from."""
 
 
